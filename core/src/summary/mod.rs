@@ -1,6 +1,11 @@
 //! The summary of a call, folded segment by segment.
 
+mod question;
 mod summarizer;
+mod text;
+mod words;
+
+use std::cmp::Ordering;
 
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +33,18 @@ pub struct Segment {
     /// End, in milliseconds since the call's start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_ms: Option<i64>,
+}
+
+/// The order of a call: by index, then start, then `_id`; a missing field sorts last.
+///
+/// The `_id` is compared by its bytes, as MongoDB's default collation does.
+#[must_use]
+pub fn order(a: &Segment, b: &Segment) -> Ordering {
+    missing_last(a.index, b.index).then_with(|| missing_last(a.start_ms, b.start_ms)).then_with(|| a.id.cmp(&b.id))
+}
+
+fn missing_last(a: Option<i64>, b: Option<i64>) -> Ordering {
+    a.is_none().cmp(&b.is_none()).then(a.cmp(&b))
 }
 
 /// The document in `transcriptsummaries`, without the mark that it was announced.

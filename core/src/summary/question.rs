@@ -1,0 +1,100 @@
+//! Which lines of a text ask something.
+
+use icu_properties::{
+    CodePointMapData, CodePointMapDataBorrowed,
+    props::{GeneralCategory, GeneralCategoryGroup, Script},
+};
+
+use super::text::{is_nothing, trim};
+
+const CATEGORY: CodePointMapDataBorrowed<'static, GeneralCategory> = CodePointMapData::<GeneralCategory>::new();
+const SCRIPT: CodePointMapDataBorrowed<'static, Script> = CodePointMapData::<Script>::new();
+
+const CLOSING: GeneralCategoryGroup = GeneralCategoryGroup::ClosePunctuation
+    .union(GeneralCategoryGroup::InitialPunctuation)
+    .union(GeneralCategoryGroup::FinalPunctuation);
+
+const ARMENIAN_QUESTION_MARK: char = '\u{55E}';
+
+/// The lines of `text` that are questions, trimmed, in order.
+pub(super) fn questions(text: &str) -> impl Iterator<Item = &str> {
+    text.split(ends_line).map(trim).filter(|line| is_question(line))
+}
+
+/// Whether a trimmed line ends in a question mark, closing quotes and brackets after it aside.
+///
+/// Two languages ask in their own way. The Greek mark is a semicolon to every text in normal form (Unicode maps U+037E to
+/// U+003B), so a semicolon asks where the line has more letters of the Greek script than of others. The Armenian mark
+/// stands over the vowel of the word that is stressed, so it asks where the last word holds it.
+fn is_question(line: &str) -> bool {
+    let said = line.trim_end_matches(|c| is_nothing(c) || closes(c));
+    match said.chars().next_back() {
+        Some(c) if is_question_mark(c) => true,
+        Some(';') => is_mostly_greek(line),
+        Some(_) => asks_in_armenian(line),
+        None => false,
+    }
+}
+
+/// Where Unicode's mandatory line breaks are (UAX #14: BK, CR, LF, NL); CR LF leaves an empty line between, which asks
+/// nothing.
+fn ends_line(c: char) -> bool {
+    matches!(c, '\n' | '\u{B}' | '\u{C}' | '\r' | '\u{85}' | '\u{2028}' | '\u{2029}')
+}
+
+/// Every character of Unicode 17 that has QUESTION MARK or INTERROBANG in its name and ends a sentence.
+///
+/// Left out: the inverted marks ¿ and ⸘ and the Adlam initial mark, which open a question; the Armenian mark, which stands
+/// inside a word; signs of mathematics (≟ …) and APL; the pictographs ❓ ❔ 🙹 🙺 🙻 and U+1FBC4, which decorate a heading or
+/// a button as often as they end a sentence; the tag U+E003F, which is not seen.
+fn is_question_mark(c: char) -> bool {
+    matches!(
+        c,
+        '?' | '\u{37E}' // Greek
+            | '\u{61F}' // Arabic
+            | '\u{1367}' // Ethiopic
+            | '\u{1945}' // Limbu
+            | '\u{203D}' // interrobang
+            | '\u{2047}'
+            ..='\u{2049}' // double, and with an exclamation mark in one character
+            | '\u{2CFA}' | '\u{2CFB}' // Old Nubian, direct and indirect
+            | '\u{2E2E}' // reversed
+            | '\u{2E54}' // medieval
+            | '\u{A60F}' // Vai
+            | '\u{A6F7}' // Bamum
+            | '\u{FE16}' | '\u{FE56}' | '\u{FF1F}' // vertical, small, full-width
+            | '\u{11143}' // Chakma
+    )
+}
+
+/// Closing quotes and brackets. German closes with the “ that opens in English, Danish with «: hence initial punctuation.
+fn closes(c: char) -> bool {
+    match c {
+        '"' | '\'' | '\u{FF02}' | '\u{FF07}' | ')' | ']' | '}' => true,
+        _ => !c.is_ascii() && CLOSING.contains(CATEGORY.get(c)),
+    }
+}
+
+fn is_mostly_greek(line: &str) -> bool {
+    let (mut greek, mut other) = (0_usize, 0_usize);
+    for c in line.chars().filter(|&c| is_letter(c)) {
+        if SCRIPT.get(c) == Script::Greek {
+            greek += 1;
+        } else {
+            other += 1;
+        }
+    }
+    greek > other
+}
+
+fn asks_in_armenian(line: &str) -> bool {
+    line.contains(ARMENIAN_QUESTION_MARK)
+        && line
+            .rsplit(char::is_whitespace)
+            .find(|word| word.chars().any(is_letter))
+            .is_some_and(|word| word.contains(ARMENIAN_QUESTION_MARK))
+}
+
+fn is_letter(c: char) -> bool {
+    GeneralCategoryGroup::Letter.contains(CATEGORY.get(c))
+}
