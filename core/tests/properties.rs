@@ -129,7 +129,8 @@ impl World {
 
     fn deliver(&mut self, session: u8, age_ms: u16, malformed: bool) {
         // The shell asks for no more than there is room for; a few may still be on the way when it drains.
-        if self.processor.room() == 0 && !self.draining {
+        let most = settings().max_in_flight;
+        if (self.processor.room() == 0 && !self.draining) || self.processor.in_flight() >= 2 * most {
             return;
         }
         self.sequence += 1;

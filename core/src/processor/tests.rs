@@ -170,10 +170,10 @@ fn page(places: std::ops::Range<i64>, next: Option<&str>) -> Page {
 }
 
 fn saved_summary(bench: &Bench) -> Arc<Summary> {
-    match &bench.asked.front().expect("a save was asked for").1 {
-        Effect::Save { summary } => Arc::clone(summary),
-        other => panic!("a save was expected: {other}"),
-    }
+    let Effect::Save { summary } = &bench.asked.front().expect("an effect was asked for").1 else {
+        panic!("a save was expected: {:?}", bench.asked)
+    };
+    Arc::clone(summary)
 }
 
 #[test]
