@@ -98,3 +98,152 @@ fn asks_in_armenian(line: &str) -> bool {
 fn is_letter(c: char) -> bool {
     GeneralCategoryGroup::Letter.contains(CATEGORY.get(c))
 }
+
+#[cfg(test)]
+mod tests {
+    use icu_properties::{CodePointSetData, props::SentenceTerminal};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn asked(text: &str) -> Vec<&str> {
+        questions(text).collect()
+    }
+
+    #[track_caller]
+    fn assert_question(line: &str) {
+        assert_eq!(asked(line), [line]);
+    }
+
+    #[track_caller]
+    fn assert_no_question(line: &str) {
+        assert_eq!(asked(line), [""; 0]);
+    }
+
+    #[test]
+    fn every_script_has_its_mark() {
+        for line in [
+            "Can you hear me?",
+            "„Hören Sie mich?“",
+            "¿Me oyes?",
+            "Μ’ ακούς;",
+            "Μ’ ακούς\u{37E}",
+            "هل تسمعني؟",
+            "聞こえますか？",
+            "你听得到吗？",
+            "ได้ยินไหม?",
+            "តើអ្នកឮខ្ញុំទេ?",
+            "ትሰማኛለህ፧",
+            "אתה שומע אותי?",
+            "Լսո՞ւմ ես։ Լսո՞ւմ",
+            "You did what‽",
+            "What\u{2048}",
+            "\u{2E2E}",
+        ] {
+            assert_question(line);
+        }
+    }
+
+    #[test]
+    fn other_ends_ask_nothing() {
+        for line in [
+            "",
+            "Yes.",
+            "What?!",
+            "Is it? No.",
+            "¿",
+            "Sí ¿",
+            "what ⸘",
+            "FAQ ❓",
+            "a ≟",
+            "i = 0;",
+            "? a",
+            "(",
+            "\"\"",
+            "? —",
+        ] {
+            assert_no_question(line);
+        }
+    }
+
+    #[test]
+    fn closing_quotes_and_brackets_after_the_mark_are_no_matter() {
+        for line in [
+            "(Really?)",
+            "\"Why?\"",
+            "'Why?'",
+            "„Wirklich?“",
+            "»Virkelig?«",
+            "«Vraiment ? »",
+            "“Is it ‘so’?”",
+            "「本当ですか？」",
+            "（真的吗？）",
+            "＂真？＂",
+            "[(“Yes?” )]",
+            "«Μ’ ακούς;»",
+            "“؟”",
+        ] {
+            assert_question(line);
+            assert_eq!(asked(&format!("{line}\u{200F} \u{200B}")), [line]);
+        }
+        assert_no_question("Why? (");
+        assert_no_question("Why? „");
+    }
+
+    #[test]
+    fn every_line_of_a_segment_is_judged_and_trimmed() {
+        let text =
+            "One?\r\n two? \n\n3\rfour?\u{B}five?\u{C}\u{200B}six?\u{FEFF}\u{85}seven?\u{2028}eight?\u{2029}nine.";
+        assert_eq!(asked(text), ["One?", "two?", "four?", "five?", "six?", "seven?", "eight?"]);
+    }
+
+    #[test]
+    fn a_semicolon_asks_in_greek_only() {
+        assert_question("Είδες το PDF;");
+        assert_no_question("See α;");
+        assert_no_question("αβγ abc;");
+        assert_no_question("12;");
+        assert_no_question("Я знаю;");
+    }
+
+    #[test]
+    fn the_armenian_mark_asks_inside_the_last_word() {
+        assert_question("Դու գալի՞ս");
+        assert_question("Դու գալի՞ս ես, ճի՞շտ»։ …");
+        assert_no_question("Ո՞վ եկավ");
+        assert_no_question("Այո ՞");
+    }
+
+    #[test]
+    fn an_emoji_form_of_a_mark_keeps_its_selector() {
+        assert_question("Seriously\u{2049}\u{FE0F}");
+    }
+
+    #[test]
+    fn marks_end_sentences_to_unicode_too() {
+        let terminal = CodePointSetData::new::<SentenceTerminal>();
+        let marks: Vec<char> = ('\0'..=char::MAX).filter(|&c| is_question_mark(c)).collect();
+        let others: Vec<char> = marks.iter().copied().filter(|&c| !terminal.contains(c)).collect();
+        assert_eq!((marks.len(), others), (19, vec!['\u{37E}']));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_and_gives_trimmed_lines(text in any::<String>()) {
+            for line in questions(&text) {
+                prop_assert!(text.contains(line));
+                prop_assert_eq!(trim(line), line);
+                prop_assert!(!line.contains(ends_line));
+            }
+        }
+
+        #[test]
+        fn what_closes_and_what_is_not_seen_changes_no_answer(
+            line in "[a-c?!;α։՞ ]{0,6}", end in "[)»”\"'\u{200B}\u{200F}]{0,4}",
+        ) {
+            let line = trim(&line);
+            let closed = format!("{line}{end}");
+            prop_assert_eq!(is_question(trim(&closed)), is_question(line));
+        }
+    }
+}
