@@ -25,7 +25,7 @@ pub(super) fn questions(text: &str) -> impl Iterator<Item = &str> {
 ///
 /// Two languages ask in their own way. The Greek mark is a semicolon to every text in normal form (Unicode maps U+037E to
 /// U+003B), so a semicolon asks where the line has more letters of the Greek script than of others. The Armenian mark
-/// stands over the vowel of the word that is stressed, so it asks where the last word holds it.
+/// stands inside a word, over a vowel, so a line asks where its last word holds the mark.
 fn is_question(line: &str) -> bool {
     let said = line.trim_end_matches(|c| is_nothing(c) || closes(c));
     match said.chars().next_back() {
