@@ -95,8 +95,9 @@ fn asks_in_armenian(line: &str) -> bool {
             .is_some_and(|word| word.contains(ARMENIAN_QUESTION_MARK))
 }
 
+/// Whether a character is a letter to be seen: the Hangul fillers are letters that are not.
 fn is_letter(c: char) -> bool {
-    GeneralCategoryGroup::Letter.contains(CATEGORY.get(c))
+    GeneralCategoryGroup::Letter.contains(CATEGORY.get(c)) && !is_nothing(c)
 }
 
 #[cfg(test)]
@@ -203,6 +204,7 @@ mod tests {
         assert_no_question("See α;");
         assert_no_question("αβγ abc;");
         assert_no_question("12;");
+        assert_question("αβ\u{3164}\u{3164}a;");
         assert_no_question("Я знаю;");
     }
 
