@@ -1,6 +1,10 @@
 //! Connections to NATS and MongoDB.
 
-use std::{io, path::PathBuf, time::Duration};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, ServerAddr};
 use mongodb::{
@@ -164,12 +168,12 @@ async fn options(args: &NatsArgs) -> Result<ConnectOptions, ConnectError> {
     Ok(if args.tls_first { options.tls_first() } else { options })
 }
 
-async fn read_file(what: &'static str, path: &PathBuf) -> Result<String, ConnectError> {
+async fn read_file(what: &'static str, path: &Path) -> Result<String, ConnectError> {
     tokio::fs::read_to_string(path).await.map_err(|source| unusable(what, path, source))
 }
 
-fn unusable(what: &'static str, path: &PathBuf, source: io::Error) -> ConnectError {
-    ConnectError::File { what, path: path.clone(), source }
+fn unusable(what: &'static str, path: &Path, source: io::Error) -> ConnectError {
+    ConnectError::File { what, path: path.to_owned(), source }
 }
 
 /// The seed of a user begins with `SU`; tools write comments and frames around it.

@@ -6,11 +6,12 @@ use std::{
     process::ExitCode,
 };
 
-use async_nats::jetstream;
+use async_nats::{Client, jetstream};
+use mongodb::Database;
 use transcript_processor::{
     cli::{Cli, Command, PlayArgs, ShowArgs, StreamSettings},
-    connect::{connect_mongodb, connect_nats},
-    logging, play, setup, show,
+    connect::{ConnectError, connect_mongodb, connect_nats},
+    logging, play, run, setup, show,
 };
 
 /// The command did not do what it was asked.
@@ -38,6 +39,10 @@ fn start(cli: &Cli) -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         match &cli.command {
+            Command::Run(args) => {
+                let (nats, database) = connect(cli).await?;
+                Ok(run::run(nats, database, args).await?)
+            }
             Command::Setup(settings) => set_up(cli, settings).await,
             Command::Play(args) => play_files(cli, args).await,
             Command::Show(args) => show_summary(cli, args).await,
@@ -46,9 +51,8 @@ fn start(cli: &Cli) -> Result<(), Box<dyn Error>> {
 }
 
 async fn set_up(cli: &Cli, settings: &StreamSettings) -> Result<(), Box<dyn Error>> {
-    let js = jetstream::new(connect_nats(&cli.nats, cli.connect_timeout).await?);
-    let mongodb = connect_mongodb(&cli.mongodb, cli.connect_timeout).await?;
-    let report = setup::ensure(&js, &mongodb.database(&cli.mongodb.database), settings).await?;
+    let (nats, database) = connect(cli).await?;
+    let report = setup::ensure(&jetstream::new(nats), &database, settings).await?;
     let mut out = io::stdout().lock();
     for change in &report.changes {
         writeln!(out, "{change}")?;
@@ -63,18 +67,26 @@ async fn set_up(cli: &Cli, settings: &StreamSettings) -> Result<(), Box<dyn Erro
 }
 
 async fn play_files(cli: &Cli, args: &PlayArgs) -> Result<(), Box<dyn Error>> {
-    let js = jetstream::new(connect_nats(&cli.nats, cli.connect_timeout).await?);
-    let mongodb = connect_mongodb(&cli.mongodb, cli.connect_timeout).await?;
+    let (nats, database) = connect(cli).await?;
     let print = |played: &play::Played| writeln!(io::stdout().lock(), "{played}");
-    Ok(play::play(&js, &mongodb.database(&cli.mongodb.database), args, print).await?)
+    Ok(play::play(&jetstream::new(nats), &database, args, print).await?)
 }
 
 async fn show_summary(cli: &Cli, args: &ShowArgs) -> Result<(), Box<dyn Error>> {
-    let mongodb = connect_mongodb(&cli.mongodb, cli.connect_timeout).await?;
-    let document = show::load(&mongodb.database(&cli.mongodb.database), &args.session()?).await?;
-    let page = if args.json { show::to_json(document) } else { show::render(&document, textwrap::termwidth().min(100))? };
+    let database = connect_database(cli).await?;
+    let document = show::load(&database, &args.session()?).await?;
+    let page =
+        if args.json { show::to_json(document) } else { show::render(&document, textwrap::termwidth().min(100))? };
     writeln!(io::stdout().lock(), "{}", page.trim_end())?;
     Ok(())
+}
+
+async fn connect(cli: &Cli) -> Result<(Client, Database), ConnectError> {
+    tokio::try_join!(connect_nats(&cli.nats, cli.connect_timeout), connect_database(cli))
+}
+
+async fn connect_database(cli: &Cli) -> Result<Database, ConnectError> {
+    Ok(connect_mongodb(&cli.mongodb, cli.connect_timeout).await?.database(&cli.mongodb.database))
 }
 
 /// Help and version are asked for, and go to stdout; everything else is wrong usage.

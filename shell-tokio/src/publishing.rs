@@ -19,9 +19,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
 use transcript_core::{
+    WallTime,
     contract::{SEGMENT_SUBJECT, SESSION_ENDED_SUBJECT},
     ids::Session,
-    time::WallTime,
 };
 
 /// How many published messages may wait for their acknowledgement at the same time.

@@ -9,7 +9,7 @@ use transcript_core::ids::{IdError, Session};
 use crate::publishing::{PublishError, SegmentMessage, header_value};
 
 /// The sessions of one file, in the order in which they appear in it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Transcript {
     pub(super) sessions: Vec<PlayedSession>,
     /// In the order of the file, each with the place of its session among [`Self::sessions`].
@@ -96,12 +96,6 @@ struct Reader {
     /// Where each segment stands; the session's id alone names it, whatever the conversation.
     lines: BTreeMap<(std::sync::Arc<str>, u64), usize>,
     announcements: BTreeMap<Session, usize>,
-}
-
-impl Default for Transcript {
-    fn default() -> Self {
-        Self { sessions: Vec::new(), segments: Vec::new() }
-    }
 }
 
 impl Reader {

@@ -174,11 +174,8 @@ mod tests {
 
     use super::*;
 
-    fn config(value: Value) -> Config {
-        match value {
-            Value::Object(fields) => fields,
-            other => panic!("{other}"),
-        }
+    fn config(value: &Value) -> Config {
+        value.as_object().expect("a configuration is an object").clone()
     }
 
     fn rules() -> Vec<Rule> {
@@ -200,7 +197,7 @@ mod tests {
 
     #[test]
     fn only_what_differs_is_changed_and_everything_else_is_kept() {
-        let existing = config(json!({
+        let existing = config(&json!({
             "storage": "file", "window": 120_000_000_000_u64, "backoff": [1, 2], "retention": "interest",
             "max_age": 7, "unheard_of": {"a": 1},
         }));

@@ -176,7 +176,6 @@ fn clock(ms: i64) -> String {
     format!("{sign}{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
-#[expect(clippy::wildcard_enum_match_arm, reason = "BSON has many types, and any of them is shown")]
 fn moment(value: Option<&Bson>) -> String {
     let rfc3339 = |time: DateTime| time.try_to_rfc3339_string().unwrap_or_else(|_| time.timestamp_millis().to_string());
     match value {
