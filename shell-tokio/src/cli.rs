@@ -88,7 +88,7 @@ pub enum Command {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = SERVERS)]
 pub struct NatsArgs {
-    /// NATS server; several of one cluster are separated by commas
+    /// NATS server, nats://[USER:PASSWORD@]HOST[:PORT] or tls://…; several of one cluster are separated by commas
     #[arg(
         id = "nats-url",
         long,
@@ -118,10 +118,11 @@ pub struct NatsArgs {
         global = true
     )]
     pub password: Option<Secret>,
-    /// File with the certificates (PEM) that a NATS server's certificate is checked against, besides the system's
+    /// File with the certificates (PEM) that a NATS server's certificate is checked against, besides the system's; requires
+    /// TLS
     #[arg(id = "nats-tls-ca", long, env = "NATS_TLS_CA", value_name = "FILE", global = true)]
     pub tls_ca: Option<PathBuf>,
-    /// File with the certificate (PEM) to show to NATS
+    /// File with the certificate (PEM) to show to NATS; requires TLS
     #[arg(id = "nats-tls-cert", long, env = "NATS_TLS_CERT", value_name = "FILE", global = true)]
     pub tls_cert: Option<PathBuf>,
     /// File with the private key (PEM) of --nats-tls-cert
@@ -137,15 +138,17 @@ pub struct NatsArgs {
 
 impl NatsArgs {
     fn check(&self) -> Result<(), String> {
-        self.url.servers().map_err(|e| format!("--nats-url {}: {e}", self.url))?;
+        let bad_url = |e| format!("--nats-url {}: {e}", self.url);
+        self.url.servers().map_err(bad_url)?;
         let ways = [
+            ("a user or token in --nats-url", self.url.login().map_err(bad_url)?.is_some()),
             ("--nats-creds", self.creds.is_some()),
             ("--nats-nkey", self.nkey.is_some()),
             ("--nats-user", self.user.is_some()),
         ];
         let given: Vec<_> = ways.into_iter().filter(|(_, given)| *given).map(|(flag, _)| flag).collect();
         if given.len() > 1 {
-            return Err(format!("{} exclude each other: give one way to be let in", given.join(" and ")));
+            return Err(format!("{} exclude each other: give one of them", given.join(" and ")));
         }
         both_or_none(("--nats-user", self.user.is_some()), ("--nats-password", self.password.is_some()))?;
         both_or_none(("--nats-tls-cert", self.tls_cert.is_some()), ("--nats-tls-key", self.tls_key.is_some()))

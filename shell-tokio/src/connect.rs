@@ -13,7 +13,10 @@ use mongodb::{
 };
 use thiserror::Error;
 
-use crate::cli::{MongodbArgs, NatsArgs};
+use crate::{
+    cli::{MongodbArgs, NatsArgs},
+    secret::NatsLogin,
+};
 
 /// The name under which servers list these connections.
 const NAME: &str = "transcript-processor";
@@ -143,7 +146,7 @@ async fn options(args: &NatsArgs) -> Result<ConnectOptions, ConnectError> {
         .ping_interval(PING_INTERVAL)
         .reconnect_delay_callback(reconnect_delay)
         .event_callback(log_event)
-        .require_tls(args.require_tls);
+        .require_tls(args.require_tls || args.tls_ca.is_some() || args.tls_cert.is_some());
     if let Some(path) = &args.creds {
         let creds = read_file("--nats-creds", path).await?;
         options = options.credentials(&creds).map_err(|source| unusable("--nats-creds", path, source))?;
@@ -152,6 +155,13 @@ async fn options(args: &NatsArgs) -> Result<ConnectOptions, ConnectError> {
         let seed = nkey_seed(&read_file("--nats-nkey", path).await?)
             .ok_or_else(|| unusable("--nats-nkey", path, io::Error::other("it holds no seed of a user")))?;
         options = options.nkey(seed);
+    }
+    match args.url.login().map_err(|source| ConnectError::NatsUrl { url: args.url.to_string(), source })? {
+        Some(NatsLogin::User(user, password)) => {
+            options = options.user_and_password(user, password.reveal().to_owned());
+        }
+        Some(NatsLogin::Token(token)) => options = options.token(token.reveal().to_owned()),
+        None => {}
     }
     if let (Some(user), Some(password)) = (&args.user, &args.password) {
         options = options.user_and_password(user.clone(), password.reveal().to_owned());

@@ -95,11 +95,11 @@ fn usage(error: &clap::Error) -> ExitCode {
 }
 
 /// The error and its causes in one line. Some errors repeat their cause in their own text; it is then not said twice.
-fn with_causes(error: &dyn Error) -> String {
-    let mut line = one_line(&error.to_string());
+fn with_causes(error: &(dyn Error + 'static)) -> String {
+    let mut line = told(error);
     let mut cause = error.source();
     while let Some(error) = cause {
-        let text = one_line(&error.to_string());
+        let text = told(error);
         if !line.contains(&text) {
             line.push_str(": ");
             line.push_str(&text);
@@ -109,7 +109,12 @@ fn with_causes(error: &dyn Error) -> String {
     line
 }
 
-fn one_line(text: &str) -> String {
+/// The error's own text, in one line. The MongoDB driver's adds fields for debugging, of which its kind is the text.
+fn told(error: &(dyn Error + 'static)) -> String {
+    let mongodb = error
+        .downcast_ref::<mongodb::error::Error>()
+        .or_else(|| error.downcast_ref::<Box<mongodb::error::Error>>().map(Box::as_ref));
+    let text = mongodb.map_or_else(|| error.to_string(), |error| error.kind.to_string());
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
