@@ -9,9 +9,11 @@ use std::{
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, ServerAddr};
 use mongodb::{
     bson::doc,
+    error::ErrorKind,
     options::{Acknowledgment, ClientOptions, WriteConcern},
 };
 use thiserror::Error;
+use tokio::time::Instant;
 
 use crate::{
     cli::{MongodbArgs, NatsArgs},
@@ -26,6 +28,9 @@ const PING_INTERVAL: Duration = Duration::from_secs(1);
 const FIRST_RECONNECT_DELAY: Duration = Duration::from_millis(10);
 /// Short beside the ack wait: calls in hand must not be given away because of a server that was restarted.
 const LONGEST_RECONNECT_DELAY: Duration = Duration::from_secs(1);
+/// The driver's own defaults; they hold for as long as the process runs, and so must not grow with the time for the start.
+const LONGEST_SELECTION: Duration = Duration::from_secs(30);
+const LONGEST_HANDSHAKE: Duration = Duration::from_secs(10);
 /// Between two attempts at the first connection.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
@@ -107,11 +112,16 @@ pub async fn connect_mongodb(args: &MongodbArgs, within: Duration) -> Result<mon
     let failed = |source| ConnectError::Mongodb { uri: args.uri.to_string(), source };
     let mut options = ClientOptions::parse(args.uri.reveal()).await.map_err(failed)?;
     options.app_name.get_or_insert_with(|| NAME.to_owned());
-    options.server_selection_timeout.get_or_insert(within);
-    options.connect_timeout.get_or_insert(within);
+    options.server_selection_timeout.get_or_insert(within.min(LONGEST_SELECTION));
+    options.connect_timeout.get_or_insert(within.min(LONGEST_HANDSHAKE));
     options.write_concern = Some(WriteConcern::builder().w(Acknowledgment::Majority).journal(true).build());
     let client = mongodb::Client::with_options(options).map_err(failed)?;
-    client.database(&args.database).run_command(doc! { "ping": 1 }).await.map_err(failed)?;
+    let deadline = Instant::now() + within;
+    while let Err(error) = client.database(&args.database).run_command(doc! { "ping": 1 }).await {
+        if !matches!(*error.kind, ErrorKind::ServerSelection { .. }) || Instant::now() >= deadline {
+            return Err(failed(error));
+        }
+    }
     Ok(client)
 }
 

@@ -6,6 +6,7 @@ use mongodb::{
     Database,
     bson::{Bson, Document, doc},
 };
+use serde::{Serialize, Serializer};
 use thiserror::Error;
 use transcript_core::{contract::SUMMARIES_COLLECTION, ids::Session};
 
@@ -44,8 +45,42 @@ pub async fn load(db: &Database, session: &Session) -> Result<Document, ShowErro
     })
 }
 
-/// The document in MongoDB's relaxed extended JSON, indented.
+/// The document in MongoDB's relaxed extended JSON, indented, with its fields in the order in which they are stored.
 #[must_use]
 pub fn to_json(document: Document) -> String {
-    format!("{:#}", Bson::Document(document).into_relaxed_extjson())
+    serde_json::to_string_pretty(&Relaxed(Bson::Document(document))).expect("a document can be written as JSON")
+}
+
+/// `Bson::into_relaxed_extjson` sorts the fields of a document by name; this keeps their order.
+struct Relaxed(Bson);
+
+#[expect(clippy::wildcard_enum_match_arm, reason = "only what holds fields is asked about")]
+impl Serialize for Relaxed {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &self.0 {
+            Bson::Document(fields) => {
+                serializer.collect_map(fields.iter().map(|(name, value)| (name, Self(value.clone()))))
+            }
+            Bson::Array(items) => serializer.collect_seq(items.iter().map(|item| Self(item.clone()))),
+            scalar => scalar.clone().into_relaxed_extjson().serialize(serializer),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mongodb::bson::DateTime;
+
+    use super::*;
+
+    #[test]
+    fn json_keeps_the_order_of_the_fields() {
+        let document = doc! {
+            "_id": "c:s", "words": 7_i64, "b": [{ "z": 1, "a": Bson::Null }], "at": DateTime::from_millis(0), "half": 0.5,
+        };
+        assert_eq!(
+            to_json(document).split_whitespace().collect::<String>(),
+            r#"{"_id":"c:s","words":7,"b":[{"z":1,"a":null}],"at":{"$date":"1970-01-01T00:00:00Z"},"half":0.5}"#
+        );
+    }
 }
