@@ -36,6 +36,7 @@ pub mod calls;
 pub mod cargo;
 pub mod leash;
 pub mod processor;
+pub mod proxy;
 pub mod servers;
 pub mod wait;
 pub mod world;
