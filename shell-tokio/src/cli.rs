@@ -88,7 +88,7 @@ pub enum Command {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = SERVERS)]
 pub struct NatsArgs {
-    /// NATS server, nats://[USER:PASSWORD@]HOST[:PORT] or tls://…; several of one cluster are separated by commas
+    /// NATS server, nats://HOST:PORT or tls://USER:PASSWORD@HOST:PORT; several of one cluster are separated by commas
     #[arg(
         id = "nats-url",
         long,

@@ -233,17 +233,24 @@ async fn many_set_up_at_once_and_all_succeed() -> TestResult {
             let existing = stream_config("TRANSCRIPTION", &json!({ "subjects": ["transcription.session-ended"] }));
             api(&world, "STREAM.CREATE.TRANSCRIPTION", &existing).await?;
         }
-        let mut setups = Vec::new();
-        for _ in 0..20 {
-            let (jetstream, database) = (jetstream::new(world.nats.client().await?), world.database().clone());
-            setups.push(tokio::spawn(async move { setup::ensure(&jetstream, &database, &settings()).await }));
-        }
-        for setup in setups {
-            setup.await??;
-        }
+        all_at_once(&world, &vec![settings(); 20]).await?;
         let report = setup::ensure(&world.jetstream, world.database(), &settings()).await?;
         assert_eq!(report, Report::default());
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn two_versions_with_other_settings_set_up_at_once_and_all_succeed() -> TestResult {
+    let world = World::start().await?;
+    let of_version = |n: u64| {
+        let window = Duration::from_nanos((23 + n % 2) * HOUR);
+        StreamSettings { duplicate_window: window, ack_wait: window / 1000, ..settings() }
+    };
+    all_at_once(&world, &(0..20).map(of_version).collect::<Vec<_>>()).await?;
+    setup::ensure(&world.jetstream, world.database(), &settings()).await?;
+    let report = setup::ensure(&world.jetstream, world.database(), &settings()).await?;
+    assert_eq!(report, Report::default());
     Ok(())
 }
 
@@ -309,6 +316,15 @@ async fn servers_that_cannot_be_reached_are_named_without_their_passwords() -> T
         assert_eq!(setup.wait(SOON).await?, Exit::Code(1));
         assert!(setup.logs().contains(expected) && !setup.logs().contains("hunter2"), "{}", setup.logs());
     }
+    Ok(())
+}
+
+/// Each on a connection of its own, and none begins before all are connected.
+async fn all_at_once(world: &World, settings: &[StreamSettings]) -> TestResult {
+    let clients = futures::future::try_join_all(settings.iter().map(|_| world.nats.client())).await?;
+    let contexts: Vec<_> = clients.into_iter().map(jetstream::new).collect();
+    let setups = contexts.iter().zip(settings).map(|(js, settings)| setup::ensure(js, world.database(), settings));
+    futures::future::try_join_all(setups).await?;
     Ok(())
 }
 
