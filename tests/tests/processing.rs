@@ -61,8 +61,8 @@ fn field(summary: &Document, name: &str) -> Value {
 async fn late_segments_are_waited_for_and_lost_ones_are_told() -> Outcome {
     let world = World::start().await?;
     let processor = started(&world.processor("run").arguments(["--quiet-period", "1s"])).await?;
-    let [plain, late, silent] = ["olive-oil", "festival-lineup", "nobody-spoke"]
-        .map(|name| fixture(&format!("transcripts/{name}.ndjson")));
+    let [plain, late, silent] =
+        ["olive-oil", "festival-lineup", "nobody-spoke"].map(|name| fixture(&format!("transcripts/{name}.ndjson")));
     world.processor("play").argument(&plain).run(LONG).await?;
     world.processor("play").argument(&late).arguments(["--late", "5", "--late-by", "300ms"]).run(LONG).await?;
     world.processor("play").argument(&silent).run(LONG).await?;
@@ -106,7 +106,10 @@ async fn an_end_published_twice_gives_one_summary_and_one_notification() -> Outc
     .await?;
     all_done(&world, 1).await?;
     assert_eq!(world.summaries().await?.len(), 1);
-    assert_eq!(world.notifications().await?.pop().and_then(|n| n.id), Some(Call::read(&file)?.session.key().to_string()));
+    assert_eq!(
+        world.notifications().await?.pop().and_then(|n| n.id),
+        Some(Call::read(&file)?.session.key().to_string())
+    );
     Ok(())
 }
 
@@ -148,8 +151,16 @@ async fn unusual_ids_keep_their_sessions_apart_and_are_stored_as_given() -> Outc
     let world = World::start().await?;
     let _processor = started(&world.processor("run").arguments(SHORT)).await?;
     let ids = [
-        ("a:b", "c"), ("a", "b:c"), ("a%3Ab", "c2"), (" a b ", " c "), ("a b", "c\u{a0}"), ("🦀.$x", "'\""), ("..", "$set"),
-        ("line\r\nNats-Msg-Id: x", "tab\t"), ("a", "%"), ("null", "\0"),
+        ("a:b", "c"),
+        ("a", "b:c"),
+        ("a%3Ab", "c2"),
+        (" a b ", " c "),
+        ("a b", "c\u{a0}"),
+        ("🦀.$x", "'\""),
+        ("..", "$set"),
+        ("line\r\nNats-Msg-Id: x", "tab\t"),
+        ("a", "%"),
+        ("null", "\0"),
     ];
     let mut sessions = vec![];
     for (number, (conversation, session)) in ids.into_iter().enumerate() {
@@ -165,7 +176,8 @@ async fn unusual_ids_keep_their_sessions_apart_and_are_stored_as_given() -> Outc
         assert_eq!(summary.get_str("sessionId")?, &*session.session_id);
         assert_eq!(field(&summary, "segments"), json!(number), "{session:?}");
     }
-    let announced: BTreeSet<Session> = world.notifications().await?.into_iter().map(|n| n.notification.session).collect();
+    let announced: BTreeSet<Session> =
+        world.notifications().await?.into_iter().map(|n| n.notification.session).collect();
     assert_eq!(announced, sessions.into_iter().collect());
     Ok(())
 }
@@ -179,8 +191,10 @@ async fn unusual_segments_are_summarised_as_they_are() -> Outcome {
     let mut documents: Vec<Document> = labels
         .iter()
         .enumerate()
-        .map(|(index, label)| doc! { "_id": format!("s:{index}"), "sessionId": "s", "index": i32::try_from(index).expect("few"),
-            "speaker": *label, "text": "so it is", "unknown": 1 })
+        .map(|(index, label)| {
+            doc! { "_id": format!("s:{index}"), "sessionId": "s", "index": i32::try_from(index).expect("few"),
+            "speaker": *label, "text": "so it is", "unknown": 1 }
+        })
         .collect();
     // Without an index, or with one that is shared, they are ordered by start and `_id`; a missing field comes last.
     for (id, start) in [("z", Some(5)), ("y", Some(5)), ("x", None), ("w", Some(1)), ("v", None)] {
@@ -228,7 +242,10 @@ async fn giant_calls_are_summarised_within_256_mib() -> Outcome {
     world.publish_session_end(&heavy.session, 40).await?;
     all_done(&world, 2).await?;
     let summary_of_long = summary(&world, &long.session).await?;
-    assert_eq!((field(&summary_of_long, "segments"), field(&summary_of_long, "complete")), (json!(50_000), json!(true)));
+    assert_eq!(
+        (field(&summary_of_long, "segments"), field(&summary_of_long, "complete")),
+        (json!(50_000), json!(true))
+    );
     assert_eq!(field(&summary_of_long, "words"), json!(400_000));
     let summary_of_heavy = summary(&world, &heavy.session).await?;
     assert_eq!(field(&summary_of_heavy, "words"), json!(40 * 140_000));

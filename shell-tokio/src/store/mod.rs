@@ -76,12 +76,8 @@ impl Store {
     /// Starts the workers; they end when every clone of the store is gone. What became of the effects is sent to `reports`.
     #[must_use]
     pub fn start(database: &Database, reports: &mpsc::UnboundedSender<Input>, answer_timeout: Duration) -> Self {
-        let worker = Worker {
-            database: database.clone(),
-            reports: reports.clone(),
-            answer_timeout,
-            failing: Arc::default(),
-        };
+        let worker =
+            Worker { database: database.clone(), reports: reports.clone(), answer_timeout, failing: Arc::default() };
         let (counts, waiting_counts) = mpsc::unbounded_channel();
         let (loads, waiting_loads) = mpsc::unbounded_channel();
         let (pages, waiting_pages) = mpsc::unbounded_channel();
