@@ -15,7 +15,7 @@ use crate::{
     broker::{Broker, Puller},
     cli::{RunArgs, RunSettings},
     clock::Clock,
-    driver::{Driver, Ended, RealServers, Signal},
+    driver::{Deliveries, Driver, Ended, RealServers, Signal},
     setup::{self, SetupError},
     store::Store,
 };
@@ -61,11 +61,10 @@ pub async fn run(client: async_nats::Client, database: Database, args: &RunArgs)
     let servers = RealServers {
         store: Store::start(&database, &reports, args.jobs.answer_timeout),
         broker: Broker::start(&client, &reports, args.jobs.answer_timeout),
+        deliveries: Some(Deliveries::start(Puller::new(client.clone(), clock, reports, allowed))),
     };
-    let puller = tokio::spawn(Puller::new(client.clone(), clock, reports, allowed).run());
     tracing::info!(jobs = ?args.jobs, stream = ?args.stream, "ready");
     let ended = Driver { processor, servers, clock, inputs, allowance }.run(&mut signals).await;
-    puller.abort();
     if !matches!(tokio::time::timeout(FLUSH, client.flush()).await, Ok(Ok(()))) {
         tracing::warn!("NATS did not take the last messages in time");
     }
