@@ -11,6 +11,7 @@ use transcript_tests::{
     calls::{Call, fixture},
     leash::Exit,
     processor::{Processor, ProcessorCommand},
+    servers::Mongod,
     wait::wait_until,
     world::World,
 };
@@ -280,6 +281,18 @@ async fn burst(settings: &[&str], sessions: usize) -> Outcome {
     all_done(&world, sessions).await?;
     assert_eq!(world.summaries().await?.len(), sessions);
     assert_eq!(world.consumer().await?.delivered.consumer_sequence, u64::try_from(sessions)?, "no redelivery");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mongod_that_is_no_replica_set_will_do() -> Outcome {
+    let world = World::start_with(Mongod::standalone().await?).await?;
+    let _processor = started(&world.processor("run").arguments(SHORT)).await?;
+    let call = Call::of("conversation", "session", 12)?;
+    world.insert_segments(&call.segments).await?;
+    world.publish_session_end(&call.session, 12).await?;
+    all_done(&world, 1).await?;
+    assert_eq!(field(&summary(&world, &call.session).await?, "segments"), json!(12));
     Ok(())
 }
 

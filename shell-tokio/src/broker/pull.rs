@@ -239,7 +239,7 @@ async fn heard(requests: &mut [PullRequest]) -> Heard {
     future::select_all(next).await.0
 }
 
-/// Sorts the statuses that end a request (jetstream.md lists them with their causes; `server/consumer.go`).
+/// Sorts the statuses that end a request (nats-server, `server/consumer.go`: `processNextMsgRequest`, `processWaiting`).
 fn over(status: StatusCode, description: &str) -> Over {
     let expired = status == StatusCode::TIMEOUT || status == StatusCode::NOT_FOUND;
     if expired || description.eq_ignore_ascii_case("Batch Completed") {

@@ -43,28 +43,32 @@ struct Gathered {
 }
 
 impl Worker {
-    /// Loads the small calls of the batch together and passes the others on to be paged.
+    /// Loads the small calls of the batch together, as many as one query should, and passes the others on to be paged.
     pub(super) async fn load(&self, batch: Vec<Asked<Load>>, pages: &mpsc::UnboundedSender<Asked<Load>>) {
         let mut small = vec![];
-        let mut gathered = 0;
+        let mut counted = 0;
         for asked in batch {
             let load = &asked.what;
-            if load.after.is_some() || load.counted > u64::from(load.limit) || gathered + load.counted > GATHERED {
+            if load.after.is_some() || load.counted > u64::from(load.limit) {
                 drop(pages.send(asked));
-            } else {
-                gathered += load.counted;
-                small.push(asked);
+                continue;
             }
+            if counted + load.counted > GATHERED && !small.is_empty() {
+                self.load_small(&std::mem::take(&mut small), counted, pages).await;
+                counted = 0;
+            }
+            counted += load.counted;
+            small.push(asked);
         }
-        if small.is_empty() {
-            return;
+        if !small.is_empty() {
+            self.load_small(&small, counted, pages).await;
         }
-        let left = match self.load_together(&small, gathered).await {
-            Ok(left) => left,
-            Err((left, failure)) => return self.fail(&left, &failure),
-        };
-        for asked in left {
-            drop(pages.send(asked));
+    }
+
+    async fn load_small(&self, small: &[Asked<Load>], counted: u64, pages: &mpsc::UnboundedSender<Asked<Load>>) {
+        match self.load_together(small, counted).await {
+            Ok(left) => left.into_iter().for_each(|asked| drop(pages.send(asked))),
+            Err((left, failure)) => self.fail(&left, &failure),
         }
     }
 
