@@ -15,7 +15,7 @@ use crate::{
     store::{Load, Store},
 };
 
-/// The most inputs that are taken before outputs are carried out.
+/// The most inputs that are taken at once.
 const INPUTS: usize = 256;
 /// How long telling the server may take that no more messages are wanted: nothing, unless the connection is stuck.
 const STOP: Duration = Duration::from_millis(500);
@@ -122,6 +122,10 @@ impl<S: Servers> Driver<S> {
                     debug_assert!(taken > 0, "the servers hold a sender");
                     for input in inputs.drain(..) {
                         self.handle(input);
+                        // Reading a page can take a while: heartbeats that are due must not wait for the pages behind it.
+                        if self.carry_out().is_none() {
+                            break;
+                        }
                     }
                 }
                 () = until(self.clock, wake_up) => self.handle(Input::Woken),

@@ -87,7 +87,7 @@ impl Worker {
         let sessions: Vec<Bson> = waiting.keys().map(|session| Bson::from(*session)).collect();
         let query = async {
             self.segments()
-                .find(doc! { "sessionId": { "$in": sessions } })
+                .find(doc! { "sessionId": { "$in": sessions, "$not": { "$type": "array" } } })
                 .sort(doc! { "sessionId": 1, "index": 1 })
                 .limit(i64::try_from(limit).unwrap_or(i64::MAX))
                 .projection(fields())
@@ -151,18 +151,16 @@ impl Worker {
         }
     }
 
-    /// Loads the pages one after the other: a job asks for its next page behind those that wait.
-    pub(super) async fn load_pages(&self, batch: Vec<Asked<Load>>) {
-        for asked in batch {
-            let report = match self.load_page(&asked.what).await {
-                Ok(page) => Report::Loaded(page),
-                Err(failure) => Report::Failed(failure),
-            };
-            self.report(asked.id, report);
-        }
+    /// Loads one page: a job asks for its next one behind those that wait.
+    pub(super) async fn load_page(&self, asked: Asked<Load>) {
+        let report = match self.page(&asked.what).await {
+            Ok(page) => Report::Loaded(page),
+            Err(failure) => Report::Failed(failure),
+        };
+        self.report(asked.id, report);
     }
 
-    async fn load_page(&self, load: &Load) -> Result<Page, Failure> {
+    async fn page(&self, load: &Load) -> Result<Page, Failure> {
         let place = match &load.after {
             None => Place::After(None),
             Some(Cursor(place)) => serde_json::from_str(place).map_err(|error| Failure {
@@ -173,14 +171,15 @@ impl Worker {
         let (segments, next) = match place {
             Place::After(after) => self.after(load, after).await?,
             Place::Within { index, skip } => {
-                let filter = doc! { "sessionId": &*load.session_id, "index": index };
+                let filter = doc! { "sessionId": of_session(&load.session_id), "index": { "$eq": index, "$not": { "$type": ["array", "decimal"] } } };
                 let (segments, more) = self.sorted_by_server(load, filter, skip).await?;
                 let next =
                     if more { Place::Within { index, skip: skip + len(&segments) } } else { Place::After(Some(index)) };
                 (segments, Some(next))
             }
             Place::Rest { skip } => {
-                let filter = doc! { "sessionId": &*load.session_id, "$nor": [{ "index": numbers_after(None) }] };
+                let filter =
+                    doc! { "sessionId": of_session(&load.session_id), "$nor": [{ "index": numbers_after(None) }] };
                 let (segments, more) = self.sorted_by_server(load, filter, skip).await?;
                 let next = more.then(|| Place::Rest { skip: skip + len(&segments) });
                 (segments, next)
@@ -194,7 +193,7 @@ impl Worker {
     async fn after(&self, load: &Load, after: Option<f64>) -> Result<(Vec<Segment>, Option<Place>), Failure> {
         let query = async {
             self.segments()
-                .find(doc! { "sessionId": &*load.session_id, "index": numbers_after(after) })
+                .find(doc! { "sessionId": of_session(&load.session_id), "index": numbers_after(after) })
                 .sort(doc! { "index": 1 })
                 .limit(i64::from(load.limit) + 1)
                 .projection(fields())
@@ -275,9 +274,16 @@ struct Run {
 /// Numbers beyond this are not all different as doubles; segments with such an index are loaded with those that have none.
 const LARGEST_INDEX: f64 = 9_007_199_254_740_992.0;
 
-/// Matches an index that is a number greater than `after`. MongoDB compares numbers only with numbers.
+/// Matches an index that is a number greater than `after` and the same as a double. MongoDB compares numbers only with
+/// numbers, but also the elements of an array.
 fn numbers_after(after: Option<f64>) -> Document {
-    doc! { "$gt": after.unwrap_or(-LARGEST_INDEX), "$lt": LARGEST_INDEX }
+    let others = doc! { "$type": ["array", "decimal"] };
+    doc! { "$gt": after.unwrap_or(-LARGEST_INDEX), "$lt": LARGEST_INDEX, "$not": others }
+}
+
+/// Matches the session's documents, but not one whose session is an array that holds it.
+fn of_session(session_id: &str) -> Document {
+    doc! { "$eq": session_id, "$not": { "$type": "array" } }
 }
 
 fn number(value: Option<RawBsonRef<'_>>) -> f64 {
