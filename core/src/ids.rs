@@ -13,10 +13,14 @@ pub const MAX_ID_BYTES: usize = 256;
 #[serde(transparent)]
 pub struct JobId(pub(crate) u64);
 
-/// Ties the report of an effect to the request for it; counted up from 1, never used again by the same processor.
+/// Ties the report of an effect to the request for it; never used again by the same processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct EffectId(pub(crate) u64);
+pub struct EffectId {
+    /// The job that asked.
+    pub job: JobId,
+    /// Which of the job's effects, from 1.
+    pub number: u32,
+}
 
 impl fmt::Display for JobId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -26,7 +30,7 @@ impl fmt::Display for JobId {
 
 impl fmt::Display for EffectId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        write!(f, "{}.{}", self.job, self.number)
     }
 }
 

@@ -1,5 +1,88 @@
-//! core
+//! The decisions of the transcript processor, without I/O, clock, threads or randomness.
+//!
+//! A [`Processor`] is told what happened ([`Input`], with the [`Time`]) and is asked what to do ([`Output`]) until it has
+//! nothing more to say; then it names the moment at which it wants to be told that time has passed, and what for. The
+//! same inputs give the same outputs, byte for byte, on every machine.
+//!
+//! What a shell must do, and nothing else:
+//!
+//! - perform each effect and report once what became of it, in any order; the core asks for a job's next effect only
+//!   after the report of the one before it, and asks again when a report never comes;
+//! - hand over no more deliveries than there is [room](Processor::room) for;
+//! - decide nothing about a job.
+//!
+//! ```
+//! use std::{collections::VecDeque, time::Duration};
+//! use transcript_core::{Acknowledgement, Delivery, Effect, Input, Output, Page, Payload, Processor, Report, Settings, Stored};
+//! use transcript_core::{Time, WallTime};
+//!
+//! // A world in which everything goes well at once: a call of which no segment was published.
+//! fn perform(effect: &Effect) -> Report {
+//!     match effect {
+//!         Effect::Count { .. } => Report::Counted { segments: 0 },
+//!         Effect::Load { .. } => Report::Loaded(Page { segments: vec![], next: None }),
+//!         Effect::Save { .. } => Report::Saved(Stored { segments: 0, complete: true, notified: None }),
+//!         Effect::Publish { .. } => Report::Published { stream_sequence: 2 },
+//!         Effect::Mark { .. } => Report::Marked,
+//!         Effect::Acknowledge { .. } => Report::Acknowledged,
+//!     }
+//! }
+//!
+//! let mut processor = Processor::new(Settings::default())?;
+//! let ended = br#"{"conversationId":"c","sessionId":"s","publishedSegments":0}"#;
+//! let mut inputs = VecDeque::from([Input::Delivered(Delivery {
+//!     stream_sequence: 1,
+//!     attempt: 1,
+//!     stored_at: WallTime::from_millis(1_700_000_000_000),
+//!     received_at: WallTime::from_millis(1_700_000_000_001),
+//!     reply: "$JS.ACK.TRANSCRIPTION.transcript-processor.1.1.1.1700000000000000000.0".into(),
+//!     payload: Payload(ended.to_vec()),
+//! })]);
+//! let (mut now, mut performed) = (Time::ZERO, vec![]);
+//! while let Some(input) = inputs.pop_front() {
+//!     processor.handle(now, input);
+//!     loop {
+//!         match processor.poll_output() {
+//!             Output::Perform { id, effect } => {
+//!                 inputs.push_back(Input::Reported { effect: id, report: perform(&effect) });
+//!                 performed.push(effect);
+//!             }
+//!             Output::InProgress { .. } => {}
+//!             Output::Wait(Some(wake_up)) if inputs.is_empty() => {
+//!                 now = wake_up.at;
+//!                 inputs.push_back(Input::Woken);
+//!                 break;
+//!             }
+//!             Output::Wait(_) | Output::Drained => break,
+//!         }
+//!     }
+//! }
+//! assert!(matches!(performed.last(), Some(Effect::Acknowledge { acknowledgement: Acknowledgement::Ack, .. })));
+//! assert_eq!(performed.len(), 7, "two counts, a page, a summary, a notification, a mark, an acknowledgement");
+//! assert_eq!(processor.in_flight(), 0);
+//! # Ok::<(), transcript_core::SettingsError>(())
+//! ```
+
 pub mod contract;
+pub mod event;
+pub mod failure;
 pub mod ids;
+mod input;
+mod job;
+mod micros;
+mod output;
+mod processor;
+mod settings;
 pub mod summary;
-pub mod time;
+mod time;
+mod timers;
+
+pub use self::{
+    failure::{Failure, FailureKind},
+    input::{Cursor, Delivery, Input, Notified, Page, Payload, Report, Stored},
+    job::State,
+    output::{Acknowledgement, Effect, Output, Timer, WakeUp},
+    processor::{Counters, Processor},
+    settings::{Settings, SettingsError},
+    time::{Time, WallTime},
+};

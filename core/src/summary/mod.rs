@@ -1,6 +1,23 @@
 //! The summary of a call, folded segment by segment.
+//!
+//! | word | meaning |
+//! |---|---|
+//! | word | what stands between two boundaries of the Unicode word boundary rules and has a letter or a digit; by dictionary where no spaces are written |
+//! | blank | text of which nothing is left once whitespace and default-ignorable characters are gone; it counts as a segment and as nothing else |
+//! | turn | consecutive segments of one named speaker, trimmed and joined by one space; a segment that names nobody is a turn of its own |
+//! | question | a line that, trimmed, ends in a question mark of any script, closing quotes and brackets after the mark aside |
+//!
+//! Labels are compared exactly as given: `""`, `"$set"` and `"a.b"` are names like any other.
 
+mod question;
 mod summarizer;
+mod text;
+mod words;
+
+#[cfg(test)]
+mod model;
+
+use std::cmp::Ordering;
 
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +47,18 @@ pub struct Segment {
     pub end_ms: Option<i64>,
 }
 
+/// The order of a call: by index, then start, then `_id`; a missing field sorts last.
+///
+/// The `_id` is compared by its bytes, as MongoDB's default collation does.
+#[must_use]
+pub fn order(a: &Segment, b: &Segment) -> Ordering {
+    missing_last(a.index, b.index).then_with(|| missing_last(a.start_ms, b.start_ms)).then_with(|| a.id.cmp(&b.id))
+}
+
+fn missing_last(a: Option<i64>, b: Option<i64>) -> Ordering {
+    a.is_none().cmp(&b.is_none()).then(a.cmp(&b))
+}
+
 /// The document in `transcriptsummaries`, without the mark that it was announced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -44,13 +73,13 @@ pub struct Summary {
     pub segments: u64,
     /// How many segments the end of the call announced.
     pub published_segments: u64,
-    /// `segments >= published_segments`.
+    /// `segments >= published_segments`: judged on the segments that were loaded.
     pub complete: bool,
     /// Words of all segments.
     pub words: u64,
     /// Most words first, then by first appearance.
     pub speakers: Vec<Speaker>,
-    /// At most three, by words, ties to the earlier turn.
+    /// At most three, by words, ties to the earlier turn; none without words.
     pub longest_turns: Vec<Turn>,
     /// In the order of the call.
     pub questions: Vec<Question>,
@@ -61,7 +90,7 @@ pub struct Summary {
     pub updated_at: WallTime,
 }
 
-/// What one speaker contributed.
+/// What one speaker contributed; a speaker of whom there are only blank segments is not listed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Speaker {
     /// The label; `None` gathers the segments that name nobody.
@@ -74,7 +103,8 @@ pub struct Speaker {
     pub questions: u64,
 }
 
-/// Consecutive segments of one speaker.
+/// Consecutive segments of one named speaker, or one segment that names nobody. Blank segments belong to no turn and break
+/// none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Turn {
@@ -94,7 +124,7 @@ pub struct Turn {
     pub end_ms: Option<i64>,
 }
 
-/// One line that asks something.
+/// One line that asks something: it ends in a question mark of any script, closing quotes and brackets aside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Question {
@@ -113,9 +143,9 @@ pub struct Question {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Cut {
-    /// Segments whose speaker label was shortened.
+    /// Segments, blank ones aside, whose speaker label was shortened.
     pub labels: u64,
-    /// Segments of speakers beyond the list's length: counted in `words`, in no speaker's entry.
+    /// Segments, blank ones aside, of speakers beyond the list's length: counted in `words`, in no speaker's entry.
     pub speakers: u64,
     /// Listed turns whose text was shortened.
     pub turns: u64,
@@ -125,7 +155,11 @@ pub struct Cut {
     pub questions: u64,
 }
 
-/// Bounds that keep a summary under MongoDB's 16 MiB whatever the call. Texts are cut on a character boundary.
+/// Bounds that keep a summary, as the BSON it is stored as, under MongoDB's 16 MiB whatever the call.
+///
+/// Texts are cut on a character boundary. A list ends before the first entry that would break one of its bounds, so what
+/// is listed is always what came first. `label_bytes` also bounds what speakers are told apart by: two labels that agree
+/// that far are one speaker's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Limits {
@@ -157,5 +191,41 @@ impl Default for Limits {
             questions: 10_000,
             questions_bytes: 6 * KIB * KIB,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment(id: &str, index: Option<i64>, start_ms: Option<i64>) -> Segment {
+        Segment { id: id.into(), index, speaker: None, text: String::new(), start_ms, end_ms: None }
+    }
+
+    #[test]
+    fn a_call_is_ordered_by_index_then_start_then_id_missing_ones_last() {
+        let ordered = [
+            segment("z", Some(-1), None),
+            segment("y", Some(2), Some(-5)),
+            segment("b", Some(2), Some(7)),
+            segment("c", Some(2), Some(7)),
+            segment("a", Some(2), None),
+            segment("x", Some(10), Some(1)),
+            segment("s:10", None, Some(3)),
+            segment("s:9", None, Some(3)),
+            segment("A", None, None),
+            segment("a", None, None),
+        ];
+        let mut shuffled = ordered.clone();
+        shuffled.reverse();
+        shuffled.swap(1, 6);
+        shuffled.sort_by(order);
+        assert_eq!(shuffled, ordered);
+    }
+
+    #[test]
+    fn a_segment_needs_no_more_than_an_id_and_a_text() {
+        let read: Segment = serde_json::from_str(r#"{"_id": "s:1", "text": "a", "speaker": null, "more": 1}"#).unwrap();
+        assert_eq!(read, Segment { text: "a".into(), ..segment("s:1", None, None) });
     }
 }

@@ -1,0 +1,153 @@
+//! What the world tells the core.
+
+use std::{fmt, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{failure::Failure, ids::EffectId, summary::Segment, time::WallTime};
+
+/// Everything that the core can be told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Input {
+    /// JetStream handed over a message.
+    Delivered(Delivery),
+    /// What became of an effect.
+    Reported {
+        /// The effect, as it was asked for.
+        effect: EffectId,
+        /// What became of it.
+        report: Report,
+    },
+    /// Time has passed; nothing else has happened.
+    Woken,
+    /// Take no more work and come to an end; see [`Settings::grace`](crate::Settings::grace).
+    Drain,
+}
+
+/// One hand-over of one stream message to this processor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Delivery {
+    /// The message's place in the stream.
+    pub stream_sequence: u64,
+    /// How often JetStream says it was handed over, this time included. It can go backwards when a server crashes.
+    pub attempt: u64,
+    /// When the server stored the message, by the server's clock.
+    pub stored_at: WallTime,
+    /// When the shell received it, by the shell's clock.
+    pub received_at: WallTime,
+    /// Where acknowledgements go.
+    pub reply: Arc<str>,
+    /// The message, byte for byte.
+    pub payload: Payload,
+}
+
+/// A message's bytes; recorded as text where they are UTF-8.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Payload(pub Vec<u8>);
+
+/// What became of an effect. A report of another kind than the effect asked for is counted and ignored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Report {
+    /// How many segments of the session are stored.
+    Counted {
+        /// The number of documents.
+        segments: u64,
+    },
+    /// A page of the session's segments.
+    Loaded(Page),
+    /// The summary is stored and journaled, or the stored one is of more segments and was kept.
+    Saved(Stored),
+    /// The notification is in the stream.
+    Published {
+        /// Its place there; of the first one where this one was a duplicate.
+        stream_sequence: u64,
+    },
+    /// The summary carries its mark.
+    Marked,
+    /// The server confirmed the acknowledgement.
+    Acknowledged,
+    /// It did not happen, or nobody can say whether it did.
+    Failed(Failure),
+}
+
+/// Part of a session's segments in the order of the call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Page {
+    /// The segments.
+    pub segments: Vec<Segment>,
+    /// Where the next page starts; `None` after the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<Cursor>,
+}
+
+/// A place among a session's segments. Only the store knows what is in it; the core gives it back as it got it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Cursor(pub String);
+
+/// The summary that is in the store once a save is done: this one, or one of more segments.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Stored {
+    /// Its segments.
+    pub segments: u64,
+    /// Whether it is complete.
+    pub complete: bool,
+    /// The mark that it was announced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notified: Option<Notified>,
+}
+
+/// The mark on a summary that was announced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Notified {
+    /// The notification's place in the stream.
+    pub stream_sequence: u64,
+    /// When the mark was asked for.
+    pub at: WallTime,
+}
+
+impl fmt::Display for Report {
+    /// Without a word of the call.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Counted { segments } => write!(f, "counted {segments}"),
+            Self::Loaded(page) if page.next.is_some() => write!(f, "loaded {}, more to come", page.segments.len()),
+            Self::Loaded(page) => write!(f, "loaded {}, the last", page.segments.len()),
+            Self::Saved(stored) => write!(f, "stored with {} segments", stored.segments),
+            Self::Published { stream_sequence } => write!(f, "published at {stream_sequence}"),
+            Self::Marked => f.write_str("marked"),
+            Self::Acknowledged => f.write_str("acknowledged"),
+            Self::Failed(failure) => write!(f, "failed, {failure}"),
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Recorded {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+impl Serialize for Payload {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match std::str::from_utf8(&self.0) {
+            Ok(text) => text.serialize(serializer),
+            Err(_) => self.0.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Payload {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self(match Recorded::deserialize(deserializer)? {
+            Recorded::Text(text) => text.into_bytes(),
+            Recorded::Bytes(bytes) => bytes,
+        }))
+    }
+}

@@ -1,0 +1,155 @@
+//! What the core asks of the world.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    contract::Notification,
+    ids::{EffectId, Key},
+    input::{Cursor, Notified},
+    micros,
+    summary::Summary,
+    time::Time,
+};
+
+/// Everything that the core can say.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Output {
+    /// Do this, and report what became of it.
+    Perform {
+        /// Names the effect in its report.
+        id: EffectId,
+        /// What to do.
+        effect: Effect,
+    },
+    /// Tell JetStream that a delivery is still worked on (`+WPI`). It is not reported: the next one is never far.
+    InProgress {
+        /// The delivery's reply subject.
+        reply: Arc<str>,
+    },
+    /// Nothing more to do until something happens, or until the wake-up.
+    Wait(Option<WakeUp>),
+    /// The processor has drained: nothing more will ever come.
+    Drained,
+}
+
+/// Until when the core can wait, and what for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WakeUp {
+    /// When to tell it [`Input::Woken`](crate::Input::Woken) at the latest.
+    pub at: Time,
+    /// What is due then.
+    pub timer: Timer,
+}
+
+/// The waits of the core, in the order in which they are served when they are due together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Timer {
+    /// A job tells JetStream that it is alive.
+    Heartbeat,
+    /// A quiet period ends.
+    Settle,
+    /// A failed effect is tried again.
+    Retry,
+    /// An effect was asked for and never reported.
+    Answer,
+    /// The time that a draining processor gives its last jobs ends.
+    Grace,
+}
+
+/// One thing to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Effect {
+    /// Count the session's segments: [`Report::Counted`](crate::Report::Counted).
+    #[serde(rename_all = "camelCase")]
+    Count {
+        /// The session.
+        session_id: Arc<str>,
+    },
+    /// Load a page of the session's segments in the order of the call: [`Report::Loaded`](crate::Report::Loaded).
+    #[serde(rename_all = "camelCase")]
+    Load {
+        /// The session.
+        session_id: Arc<str>,
+        /// Where to go on; `None` for the first page.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<Cursor>,
+        /// The most segments to load.
+        limit: u32,
+        /// How many segments the last count found.
+        counted: u64,
+    },
+    /// Store the summary unless one of more segments is stored, and keep a mark that is there:
+    /// [`Report::Saved`](crate::Report::Saved), once it is on the journals of a majority.
+    Save {
+        /// The summary.
+        summary: Arc<Summary>,
+    },
+    /// Publish the notification: [`Report::Published`](crate::Report::Published), once the stream has confirmed it.
+    #[serde(rename_all = "camelCase")]
+    Publish {
+        /// `Nats-Msg-Id`.
+        message_id: Key,
+        /// The payload.
+        notification: Notification,
+    },
+    /// Mark the summary as announced unless it is: [`Report::Marked`](crate::Report::Marked), also where it is gone.
+    Mark {
+        /// The summary's `_id`.
+        key: Key,
+        /// The mark.
+        notified: Notified,
+    },
+    /// Acknowledge the delivery: [`Report::Acknowledged`](crate::Report::Acknowledged), once the server has confirmed it.
+    Acknowledge {
+        /// The delivery's reply subject.
+        reply: Arc<str>,
+        /// How.
+        acknowledgement: Acknowledgement,
+    },
+}
+
+/// The last word on a delivery.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Acknowledgement {
+    /// Done (`+ACK`).
+    Ack,
+    /// Not done; deliver it again at once, or after a delay (`-NAK`).
+    Nak {
+        /// How long to wait, in microseconds.
+        #[serde(with = "micros")]
+        delay: Duration,
+    },
+    /// Never deliver it again (`+TERM`).
+    Term {
+        /// Why.
+        reason: String,
+    },
+}
+
+impl fmt::Display for Effect {
+    /// Without a word of the call.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Count { session_id } => write!(f, "count the segments of {session_id:?}"),
+            Self::Load { session_id, after: None, .. } => write!(f, "load the segments of {session_id:?}"),
+            Self::Load { session_id, after: Some(_), .. } => write!(f, "load more segments of {session_id:?}"),
+            Self::Save { summary } => write!(f, "save {} with {} segments", summary.key, summary.segments),
+            Self::Publish { message_id, .. } => write!(f, "publish {message_id}"),
+            Self::Mark { key, .. } => write!(f, "mark {key} as announced"),
+            Self::Acknowledge { acknowledgement: Acknowledgement::Ack, .. } => f.write_str("ack"),
+            Self::Acknowledge { acknowledgement: Acknowledgement::Nak { delay }, .. } if delay.is_zero() => {
+                f.write_str("nak")
+            }
+            Self::Acknowledge { acknowledgement: Acknowledgement::Nak { delay }, .. } => {
+                write!(f, "nak for {delay:?}")
+            }
+            Self::Acknowledge { acknowledgement: Acknowledgement::Term { reason }, .. } => write!(f, "term: {reason}"),
+        }
+    }
+}

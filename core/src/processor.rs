@@ -1,0 +1,319 @@
+//! All jobs of one process: whose turn it is, what is due, and what is said.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    event::SessionEnded,
+    failure::{Failure, FailureKind},
+    ids::{EffectId, JobId, Key},
+    input::{Delivery, Input, Report},
+    job::{Event, Job, Next, State},
+    output::{Acknowledgement, Output, Timer, WakeUp},
+    settings::{Settings, SettingsError},
+    time::Time,
+};
+
+/// The state machine that decides everything about every job; see the crate's first page.
+#[derive(Debug)]
+pub struct Processor {
+    settings: Settings,
+    now: Time,
+    jobs: BTreeMap<JobId, Job>,
+    /// The jobs of each key, in the order of their delivery: the first one runs.
+    turns: BTreeSet<(Key, JobId)>,
+    /// The next deadline of each job.
+    due: BTreeSet<(Time, JobId)>,
+    /// When the grace time of a draining processor ends.
+    grace_ends: Option<Time>,
+    last_job: u64,
+    outputs: VecDeque<Output>,
+    counters: Counters,
+    #[cfg(test)]
+    pub(crate) edges: BTreeSet<(State, &'static str, State)>,
+}
+
+/// What has happened since the start, counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Counters {
+    /// Deliveries taken.
+    pub delivered: u64,
+    /// Those of them that JetStream had handed over before.
+    pub redelivered: u64,
+    /// Payloads that can never be processed.
+    pub rejected: u64,
+    /// Jobs given back to JetStream.
+    pub given_back: u64,
+    /// Jobs whose acknowledgement was confirmed.
+    pub acknowledged: u64,
+    /// Effects asked for again.
+    pub retried: u64,
+    /// Jobs left to redelivery: their acknowledgement was never confirmed, or the grace time ended.
+    pub abandoned: u64,
+    /// Reports of unknown or finished effects, or of another kind than the effect.
+    pub ignored_reports: u64,
+    /// Deliveries not taken because twice as many jobs as asked for were there; they are left to redelivery.
+    pub overflowed: u64,
+}
+
+impl Processor {
+    /// A processor without a job.
+    ///
+    /// # Errors
+    ///
+    /// Settings that cannot work.
+    pub fn new(settings: Settings) -> Result<Self, SettingsError> {
+        settings.check()?;
+        Ok(Self {
+            settings,
+            now: Time::ZERO,
+            jobs: BTreeMap::new(),
+            turns: BTreeSet::new(),
+            due: BTreeSet::new(),
+            grace_ends: None,
+            last_job: 0,
+            outputs: VecDeque::new(),
+            counters: Counters::default(),
+            #[cfg(test)]
+            edges: BTreeSet::new(),
+        })
+    }
+
+    /// Takes what has happened, at a time that is not before that of the last call.
+    pub fn handle(&mut self, now: Time, input: Input) {
+        self.now = self.now.max(now);
+        match input {
+            Input::Delivered(delivery) => self.deliver(&delivery),
+            Input::Reported { effect, report } => self.report(effect, report),
+            Input::Woken => {}
+            Input::Drain => self.drain(),
+        }
+        self.serve_timers();
+    }
+
+    /// The next thing to do, until it is [`Output::Wait`] or [`Output::Drained`].
+    pub fn poll_output(&mut self) -> Output {
+        if let Some(output) = self.outputs.pop_front() {
+            return output;
+        }
+        if self.grace_ends.is_some() && self.jobs.is_empty() {
+            return Output::Drained;
+        }
+        let job = self.due.first().and_then(|(at, job)| {
+            let timer = self.jobs.get(job)?.timers.next()?.1;
+            Some(WakeUp { at: *at, timer })
+        });
+        let grace = self.grace_ends.map(|at| WakeUp { at, timer: Timer::Grace });
+        Output::Wait(job.into_iter().chain(grace).min_by_key(|wake_up| wake_up.at))
+    }
+
+    /// How many more deliveries it wants.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        match self.grace_ends {
+            Some(_) => 0,
+            None => self.settings.max_in_flight.saturating_sub(self.jobs.len()),
+        }
+    }
+
+    /// How many jobs are under way.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.jobs.len()
+    }
+
+    /// How many jobs stand where.
+    #[must_use]
+    pub fn states(&self) -> BTreeMap<State, usize> {
+        let mut states = BTreeMap::new();
+        for job in self.jobs.values() {
+            *states.entry(job.state()).or_default() += 1;
+        }
+        states
+    }
+
+    /// What has happened since the start.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    fn deliver(&mut self, delivery: &Delivery) {
+        if self.jobs.len() >= self.settings.max_in_flight.saturating_mul(2) {
+            self.counters.overflowed += 1;
+            return;
+        }
+        self.counters.delivered += 1;
+        self.counters.redelivered += u64::from(delivery.attempt > 1);
+        self.last_job += 1;
+        let id = JobId(self.last_job);
+        let ended = SessionEnded::parse(&delivery.payload.0);
+        self.counters.rejected += u64::from(ended.is_err());
+        match ended {
+            Err(rejection) => self.refuse(id, delivery, Acknowledgement::Term { reason: rejection.to_string() }),
+            Ok(_) if self.grace_ends.is_some() => {
+                self.refuse(id, delivery, Acknowledgement::Nak { delay: Duration::ZERO });
+            }
+            Ok(ended) => self.begin(id, delivery, ended),
+        }
+    }
+
+    fn refuse(&mut self, id: JobId, delivery: &Delivery, acknowledgement: Acknowledgement) {
+        self.counters.given_back += u64::from(matches!(acknowledgement, Acknowledgement::Nak { .. }));
+        let job = Job::refused(id, self.now, delivery, acknowledgement, &self.settings);
+        self.took(State::Over, "delivered", job.state());
+        self.jobs.insert(id, job);
+        self.go_on(id, Next::Ask);
+    }
+
+    fn begin(&mut self, id: JobId, delivery: &Delivery, ended: SessionEnded) {
+        let key = ended.session.key();
+        let job = Job::new(id, self.now, delivery, key.clone(), ended, &self.settings);
+        self.took(State::Over, "delivered", job.state());
+        self.jobs.insert(id, job);
+        self.turns.insert((key.clone(), id));
+        if self.first_in_turn(&key) == Some(id) {
+            self.advance(id, Event::Turn);
+        } else {
+            self.go_on(id, Next::Stay);
+        }
+    }
+
+    fn report(&mut self, effect: EffectId, report: Report) {
+        if self.jobs.get(&effect.job).is_some_and(|job| job.awaits(effect, &report)) {
+            self.advance(effect.job, Event::Reported(report));
+        } else {
+            self.counters.ignored_reports += 1;
+        }
+    }
+
+    fn drain(&mut self) {
+        if self.grace_ends.is_some() {
+            return;
+        }
+        self.grace_ends = Some(self.now.after(self.settings.grace));
+        let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
+        for id in jobs {
+            self.advance(id, Event::Drain);
+        }
+    }
+
+    fn serve_timers(&mut self) {
+        while let Some((_, id)) = self.due.first().copied().filter(|(at, _)| *at <= self.now) {
+            match self.jobs.get_mut(&id).and_then(|job| job.timers.take_due(self.now)) {
+                Some(Timer::Heartbeat) => self.heartbeat(id),
+                Some(Timer::Settle) => self.advance(id, Event::QuietOver),
+                Some(Timer::Retry) => {
+                    self.counters.retried += 1;
+                    self.advance(id, Event::Again);
+                }
+                Some(Timer::Answer) => {
+                    let detail = format!("no report within {:?}", self.settings.answer_timeout);
+                    let failure = Failure { kind: FailureKind::TimedOut, detail };
+                    self.advance(id, Event::Reported(Report::Failed(failure)));
+                }
+                Some(Timer::Grace) | None => self.schedule(id),
+            }
+        }
+        if self.grace_ends.is_some_and(|at| at <= self.now) {
+            self.counters.abandoned += u64::try_from(self.jobs.len()).unwrap_or(u64::MAX);
+            self.jobs.clear();
+            self.turns.clear();
+            self.due.clear();
+        }
+    }
+
+    fn heartbeat(&mut self, id: JobId) {
+        let next = self.now.after(self.settings.heartbeat_interval());
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.timers.set(Timer::Heartbeat, next);
+            self.outputs.push_back(Output::InProgress { reply: Arc::clone(job.reply()) });
+        }
+        self.schedule(id);
+    }
+
+    fn advance(&mut self, id: JobId, event: Event) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let (from, on) = (job.state(), event.name());
+        let acknowledged = matches!(event, Event::Reported(Report::Acknowledged));
+        let next = job.advance(self.now, event, &self.settings);
+        let to = job.state();
+        if from != to && matches!(job.acknowledgement(), Some(Acknowledgement::Nak { .. })) {
+            self.counters.given_back += 1;
+        }
+        if to == State::Over {
+            self.counters.acknowledged += u64::from(acknowledged);
+            self.counters.abandoned += u64::from(!acknowledged);
+        }
+        if next != Next::Stay && on != "again" {
+            self.took(from, on, to);
+        }
+        self.go_on(id, next);
+    }
+
+    fn go_on(&mut self, id: JobId, next: Next) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        match next {
+            Next::Ask => {
+                if let Some((id, effect)) = job.ask(self.now, &self.settings) {
+                    self.outputs.push_back(Output::Perform { id, effect });
+                }
+            }
+            Next::Wait(timer, at) => job.timers.set(timer, at),
+            Next::Stay => {}
+            Next::End => return self.end(id),
+        }
+        self.schedule(id);
+    }
+
+    fn end(&mut self, id: JobId) {
+        let Some(job) = self.jobs.remove(&id) else { return };
+        if let Some(at) = job.scheduled {
+            self.due.remove(&(at, id));
+        }
+        if let Some(key) = job.key() {
+            self.turns.remove(&(key.clone(), id));
+            if let Some(next) = self.first_in_turn(key) {
+                self.advance(next, Event::Turn);
+            }
+        }
+    }
+
+    /// Keeps the queue of deadlines in step with the job's own.
+    fn schedule(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let next = job.timers.next().map(|(at, _)| at);
+        if job.scheduled != next {
+            if let Some(at) = job.scheduled {
+                self.due.remove(&(at, id));
+            }
+            if let Some(at) = next {
+                self.due.insert((at, id));
+            }
+            job.scheduled = next;
+        }
+    }
+
+    fn first_in_turn(&self, key: &Key) -> Option<JobId> {
+        let (first, id) = self.turns.range((key.clone(), JobId(0))..).next()?;
+        (first == key).then_some(*id)
+    }
+
+    #[cfg(test)]
+    fn took(&mut self, from: State, on: &'static str, to: State) {
+        self.edges.insert((from, on, to));
+    }
+
+    #[cfg(not(test))]
+    #[expect(clippy::unused_self, reason = "the tests keep a record of the edges taken")]
+    fn took(&self, _from: State, _on: &'static str, _to: State) {}
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,343 @@
+//! Any order, repetition and loss of reports: what the core promises whatever the world does.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use proptest::prelude::*;
+use transcript_core::{
+    Acknowledgement, Cursor, Delivery, Effect, Failure, FailureKind, Input, Notified, Output, Page, Payload, Processor,
+    Report, Settings, Stored, Time, WallTime,
+    ids::{EffectId, JobId},
+    summary::Segment,
+};
+
+/// One thing that the world does.
+#[derive(Debug, Clone)]
+enum Step {
+    Deliver {
+        session: u8,
+        age_ms: u16,
+        malformed: bool,
+    },
+    /// Reports one of the effects ever asked for: the newest for 0, the one before it for 1, and so on.
+    Report {
+        back: usize,
+        what: What,
+    },
+    /// Lets the time pass to the next wake-up, so many times.
+    Wake(u8),
+    Drain,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum What {
+    Success { variant: u8 },
+    AnotherKind,
+    Failure(FailureKind),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let kind = prop::sample::select(vec![
+        FailureKind::Unreachable,
+        FailureKind::TimedOut,
+        FailureKind::Busy,
+        FailureKind::Denied,
+        FailureKind::Rejected,
+    ]);
+    let what = prop_oneof![
+        8 => (0..4_u8).prop_map(|variant| What::Success { variant }),
+        1 => Just(What::AnotherKind),
+        3 => kind.prop_map(What::Failure),
+    ];
+    prop_oneof![
+        4 => (0..3_u8, 0..4000_u16, prop::bool::weighted(0.1))
+            .prop_map(|(session, age_ms, malformed)| Step::Deliver { session, age_ms, malformed }),
+        20 => (prop_oneof![8 => 0..4_usize, 1 => 0..40_usize], what).prop_map(|(back, what)| Step::Report { back, what }),
+        8 => (1..4_u8).prop_map(Step::Wake),
+        1 => prop::bool::weighted(0.1).prop_map(|drain| if drain { Step::Drain } else { Step::Wake(40) }),
+    ]
+}
+
+fn settings() -> Settings {
+    Settings {
+        quiet_period: Duration::from_millis(500),
+        settle_rounds: 3,
+        ack_wait: Duration::from_secs(3),
+        max_in_flight: 4,
+        page_size: 2,
+        patience: Duration::from_secs(20),
+        answer_timeout: Duration::from_secs(4),
+        grace: Duration::from_secs(15),
+        ..Settings::default()
+    }
+}
+
+/// What the checker knows of a job from what was said about it.
+#[derive(Debug, Default)]
+struct Seen {
+    session: String,
+    /// The effect last asked for, when, and whether a report for it was handed in.
+    last: Option<(EffectId, Time, bool)>,
+    saved: bool,
+    announced: bool,
+    marked: bool,
+    acknowledged_with: Option<Acknowledgement>,
+    alive_at: Time,
+}
+
+/// A world around a processor, with the promises checked after every step.
+struct World {
+    processor: Processor,
+    now: Time,
+    sequence: u64,
+    wake_up: Option<transcript_core::WakeUp>,
+    draining: bool,
+    drained: bool,
+    asked: Vec<(EffectId, Effect)>,
+    seen: BTreeMap<JobId, Seen>,
+    trace: String,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            processor: Processor::new(settings()).expect("settings can work"),
+            now: Time::ZERO,
+            sequence: 0,
+            wake_up: None,
+            draining: false,
+            drained: false,
+            asked: vec![],
+            seen: BTreeMap::new(),
+            trace: String::new(),
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Deliver { session, age_ms, malformed } => self.deliver(*session, *age_ms, *malformed),
+            Step::Report { back, what } => {
+                let Some((id, effect)) = self.asked.iter().rev().nth(*back).cloned() else { return };
+                self.report(id, report(&effect, *what));
+            }
+            Step::Wake(times) => (0..*times).for_each(|_| self.wake()),
+            Step::Drain => {
+                self.draining = true;
+                self.handle(Input::Drain);
+            }
+        }
+    }
+
+    fn deliver(&mut self, session: u8, age_ms: u16, malformed: bool) {
+        // The shell asks for no more than there is room for; a few may still be on the way when it drains.
+        let most = settings().max_in_flight;
+        if (self.processor.room() == 0 && !self.draining) || self.processor.in_flight() >= 2 * most {
+            return;
+        }
+        self.sequence += 1;
+        let text = if malformed {
+            "{}".to_owned()
+        } else {
+            format!(r#"{{"conversationId":"c","sessionId":"{session}","publishedSegments":2}}"#)
+        };
+        self.handle(Input::Delivered(Delivery {
+            stream_sequence: self.sequence,
+            attempt: 1,
+            stored_at: WallTime::from_millis(1_000_000),
+            received_at: WallTime::from_millis(1_000_000 + i64::from(age_ms)),
+            reply: format!("reply.{}", self.sequence).into(),
+            payload: Payload(text.into_bytes()),
+        }));
+    }
+
+    fn report(&mut self, effect: EffectId, report: Report) {
+        let seen = self.seen.get_mut(&effect.job).expect("the job asked");
+        if let Some((last, _, reported)) = &mut seen.last
+            && *last == effect
+        {
+            *reported = true;
+        }
+        match &report {
+            Report::Saved(stored) => {
+                seen.saved = true;
+                seen.announced |= stored.notified.is_some();
+                seen.marked |= stored.notified.is_some();
+            }
+            Report::Published { .. } => seen.announced = true,
+            Report::Marked => seen.marked = true,
+            Report::Counted { .. } | Report::Loaded(_) | Report::Acknowledged | Report::Failed(_) => {}
+        }
+        self.handle(Input::Reported { effect, report });
+    }
+
+    fn wake(&mut self) {
+        if let Some(wake_up) = self.wake_up {
+            self.now = wake_up.at;
+            self.handle(Input::Woken);
+        }
+    }
+
+    fn handle(&mut self, input: Input) {
+        let recorded = serde_json::to_string(&input).expect("an input is serialisable");
+        assert_eq!(serde_json::from_str::<Input>(&recorded).expect("and readable"), input);
+        self.trace.push_str(&recorded);
+        let before = self.processor.in_flight();
+        self.processor.handle(self.now, input);
+        let mut said = 0;
+        loop {
+            let output = self.processor.poll_output();
+            let recorded = serde_json::to_string(&output).expect("an output is serialisable");
+            assert_eq!(serde_json::from_str::<Output>(&recorded).expect("and readable"), output);
+            self.trace.push_str(&recorded);
+            said += 1;
+            assert!(said <= 4 * (before + 2), "it never comes to an end");
+            match output {
+                Output::Perform { id, effect } => self.perform(id, effect),
+                Output::InProgress { reply } => self.heartbeat(&reply),
+                Output::Wait(wake_up) => {
+                    self.wake_up = wake_up;
+                    break;
+                }
+                Output::Drained => {
+                    assert!(self.draining && self.processor.in_flight() == 0);
+                    self.drained = true;
+                    self.wake_up = None;
+                    break;
+                }
+            }
+        }
+        if self.processor.in_flight() > 0 {
+            let wake_up = self.wake_up.expect("a job is left without a deadline");
+            assert!(wake_up.at > self.now, "a deadline that was served did not move");
+        }
+    }
+
+    fn perform(&mut self, id: EffectId, effect: Effect) {
+        let timeout = settings().answer_timeout;
+        let session = match &effect {
+            Effect::Count { session_id } | Effect::Load { session_id, .. } => session_id.to_string(),
+            Effect::Save { summary } => summary.session.session_id.to_string(),
+            Effect::Publish { notification, .. } => notification.session.session_id.to_string(),
+            Effect::Mark { key, .. } => key.as_str().trim_start_matches("c:").to_owned(),
+            Effect::Acknowledge { .. } => String::new(),
+        };
+        let others_run = |(job, other): (&JobId, &Seen)| {
+            *job != id.job && other.session == session && other.acknowledged_with.is_none()
+        };
+        assert!(session.is_empty() || !self.seen.iter().any(others_run), "two jobs of one key run at once");
+        let seen = self.seen.entry(id.job).or_default();
+        let nak = matches!(effect, Effect::Acknowledge { acknowledgement: Acknowledgement::Nak { .. }, .. });
+        if let Some((_, at, reported)) = seen.last {
+            let given_up = self.now >= at.after(timeout) || (self.draining && nak);
+            assert!(reported || given_up, "two effects of one job at a time");
+        }
+        if seen.session.is_empty() {
+            seen.session = session;
+        }
+        if let Effect::Acknowledge { acknowledgement, .. } = &effect {
+            if *acknowledgement == Acknowledgement::Ack {
+                assert!(seen.saved && seen.announced && seen.marked, "acknowledged too early: {seen:?}");
+            }
+            seen.acknowledged_with = Some(acknowledgement.clone());
+        }
+        seen.last = Some((id, self.now, false));
+        self.asked.push((id, effect));
+    }
+
+    fn heartbeat(&mut self, reply: &str) {
+        let sequence: u64 = reply.trim_start_matches("reply.").parse().expect("a reply subject of this world");
+        let job = self.seen.iter_mut().find(|(job, _)| job.to_string() == sequence.to_string());
+        if let Some((_, seen)) = job {
+            let silent = self.now.since(seen.alive_at);
+            assert!(silent <= settings().ack_wait || seen.alive_at == Time::ZERO, "silent for {silent:?}");
+            let nak = matches!(seen.acknowledged_with, Some(Acknowledgement::Nak { .. }));
+            assert!(!nak, "a heartbeat after a nak overrides its delay");
+            seen.alive_at = self.now;
+        }
+    }
+
+    /// Everything goes well from now on: every job must come to its end.
+    fn heal(&mut self) {
+        for _ in 0..400 {
+            while let Some(at) = self.asked.iter().rposition(|(id, _)| {
+                self.seen.get(&id.job).and_then(|seen| seen.last).is_some_and(|(last, _, told)| last == *id && !told)
+            }) {
+                let (id, effect) = self.asked.get(at).cloned().expect("it was found");
+                self.report(id, report(&effect, What::Success { variant: 0 }));
+            }
+            if self.processor.in_flight() == 0 {
+                return;
+            }
+            self.wake();
+        }
+        panic!("jobs are left: {:?}", self.processor.states());
+    }
+}
+
+fn report(effect: &Effect, what: What) -> Report {
+    match what {
+        What::Failure(kind) => Report::Failed(Failure { kind, detail: String::new() }),
+        What::AnotherKind => match effect {
+            Effect::Mark { .. } => Report::Acknowledged,
+            Effect::Count { .. }
+            | Effect::Load { .. }
+            | Effect::Save { .. }
+            | Effect::Publish { .. }
+            | Effect::Acknowledge { .. } => Report::Marked,
+        },
+        What::Success { variant } => match effect {
+            Effect::Count { .. } => Report::Counted { segments: u64::from(variant) },
+            Effect::Load { .. } => Report::Loaded(Page {
+                segments: (0..variant).map(|n| segment(i64::from(n))).collect(),
+                next: (variant == 3).then(|| Cursor("next".into())),
+            }),
+            Effect::Save { .. } => Report::Saved(Stored {
+                segments: u64::from(variant),
+                complete: true,
+                notified: (variant == 3).then_some(Notified { stream_sequence: 1, at: WallTime::from_millis(0) }),
+            }),
+            Effect::Publish { .. } => Report::Published { stream_sequence: u64::from(variant) },
+            Effect::Mark { .. } => Report::Marked,
+            Effect::Acknowledge { .. } => Report::Acknowledged,
+        },
+    }
+}
+
+fn segment(index: i64) -> Segment {
+    let text = "Is it?".to_owned();
+    Segment { id: index.to_string(), index: Some(index), speaker: None, text, start_ms: None, end_ms: None }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_the_world_does(steps in prop::collection::vec(step(), 1..120)) {
+        let run = || {
+            let mut world = World::new();
+            for step in &steps {
+                world.step(step);
+            }
+            world.heal();
+            assert_eq!(world.drained, world.draining);
+            world
+        };
+        let world = run();
+        let counters = world.processor.counters();
+        prop_assert_eq!(counters.delivered, world.sequence, "every delivery was taken");
+        prop_assert_eq!(world.trace, run().trace, "the same inputs give the same outputs");
+    }
+
+    #[test]
+    fn no_payload_makes_it_panic(payload in prop::collection::vec(any::<u8>(), 0..200)) {
+        let mut processor = Processor::new(settings()).expect("settings can work");
+        processor.handle(Time::ZERO, Input::Delivered(Delivery {
+            stream_sequence: 1,
+            attempt: u64::MAX,
+            stored_at: WallTime::from_millis(i64::MAX),
+            received_at: WallTime::from_millis(i64::MIN),
+            reply: "".into(),
+            payload: Payload(payload),
+        }));
+        prop_assert_eq!(processor.in_flight(), 1);
+    }
+}
