@@ -112,7 +112,7 @@ fn rfc3339(at: Stamp) -> String {
 mod tests {
     use std::time::Duration;
 
-    use transcript_core::time::{Time, WallTime};
+    use transcript_core::{Time, WallTime};
 
     use super::*;
 

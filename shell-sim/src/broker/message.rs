@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use transcript_core::time::WallTime;
+use transcript_core::WallTime;
 
 use super::{
     ack::{AckBody, AckSubject},

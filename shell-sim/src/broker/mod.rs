@@ -62,7 +62,7 @@ use std::{
     time::Duration,
 };
 
-use transcript_core::time::{Time, WallTime};
+use transcript_core::{Time, WallTime};
 
 pub use self::{
     ack::{AckBody, AckSubject, NotAnAckSubject},

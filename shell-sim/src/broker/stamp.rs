@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use transcript_core::time::{Time, WallTime};
+use transcript_core::{Time, WallTime};
 
 /// Microseconds since the Unix epoch on the broker's clock. Signed, because a delayed nak dates a delivery back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -8,7 +8,7 @@ mod restart;
 
 use std::time::Duration;
 
-use transcript_core::time::{Time, WallTime};
+use transcript_core::{Time, WallTime};
 
 use super::*;
 
