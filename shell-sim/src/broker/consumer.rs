@@ -46,6 +46,8 @@ pub(super) struct Consumer {
     pub(super) waiting_due: Option<Stamp>,
     check_due: Option<Stamp>,
     pub(super) saved: Saved,
+    /// What the consumer said of itself when the server started: the next create or update is answered with it.
+    at_start: Option<ConsumerInfo>,
 }
 
 /// A queue that holds each sequence once. It lives in memory only.
@@ -110,6 +112,7 @@ impl Consumer {
             waiting: Waiting::default(),
             waiting_due: None,
             check_due: None,
+            at_start: None,
         }
     }
 
@@ -309,20 +312,16 @@ impl Consumer {
     }
 
     /// Gives a message up whose redeliveries have reached the limit already: with a limit of one delivery when its first wait
-    /// is over, otherwise only where the limit was lowered.
+    /// is over, otherwise only where the limit was lowered below its deliveries.
     fn give_up_if_spent(&mut self, sequence: u64, ctx: &mut Context<'_>) -> bool {
-        let Some(most) = self.config.max_deliver else {
-            return false;
-        };
-        let deliveries = self.redelivered.get(&sequence).copied().unwrap_or(0).max(1);
-        if deliveries < most {
+        let times = self.redelivered.get(&sequence).copied().unwrap_or(0);
+        let counted = times.max(1);
+        if self.config.max_deliver.is_none_or(|most| counted < most) {
             return false;
         }
-        if deliveries == most {
-            self.advise(sequence, deliveries, AdvisoryKind::MaxDeliveries, ctx);
-        }
-        self.redelivered.insert(sequence, deliveries);
-        self.give_up(sequence, deliveries + 1, ctx.now);
+        self.advise(sequence, times + 1, AdvisoryKind::MaxDeliveries, ctx);
+        self.redelivered.insert(sequence, counted);
+        self.give_up(sequence, counted + 1, ctx.now);
         true
     }
 
@@ -483,6 +482,13 @@ impl Consumer {
         if !self.pending.is_empty() {
             self.check_pending(log, ctx);
         }
+        self.at_start = Some(self.info(log, ctx));
+    }
+
+    /// The answer to a create or update: as it is now, but the first time after a start of the server as it was then, with
+    /// the configuration that it had then.
+    pub(super) fn answer(&mut self, log: &Log, ctx: &mut Context<'_>) -> ConsumerInfo {
+        self.at_start.take().unwrap_or_else(|| self.info(log, ctx))
     }
 
     pub(super) fn info(&mut self, log: &Log, ctx: &mut Context<'_>) -> ConsumerInfo {

@@ -68,6 +68,11 @@ impl Log {
         self.from(0).rev().find(|entry| *entry.message.subject == *subject).map_or(0, |entry| entry.message.sequence)
     }
 
+    /// Whether the last sequence given is a gap, while others are stored.
+    pub(super) fn last_is_deleted(&self) -> bool {
+        matches!(self.slots.back(), Some(None))
+    }
+
     pub(super) fn oldest(&self) -> Option<Stamp> {
         self.slots.front().and_then(Option::as_ref).map(|entry| entry.at)
     }

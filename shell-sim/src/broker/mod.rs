@@ -14,6 +14,8 @@
 //! | a message id is forgotten at a purge, which is late by up to 50 ms and the timer's lag, never early; a duplicate does not refresh it; it counts for all subjects of the stream, whatever the payload | A1.1–A1.5 |
 //! | ids of deleted and purged messages are remembered until a restart, which takes them from what is stored | A1.8 |
 //! | after a restart the purge starts with a whole window, so that an id may outlive its window by up to one more | `stream.go: rebuildDedupe`, `storeMsgIdLocked` |
+//! | a kill loses every id of a stream whose last message was deleted, those of stored messages too | seen on 2.15.1; not after SIGTERM, nor where another message was deleted |
+//! | the first create or update of a consumer after a start is answered with what the consumer was at the start, the old configuration included | `consumer.go: initialInfo`, seen on 2.15.1 |
 //! | a shorter window forgets at once, a longer one brings nothing back before a restart; a window of 0 is 2 min | A1.6, A1.7 |
 //! | expected sequences are checked before the id, and what is refused is not remembered | A1.9, A1.10 |
 //! | the ack wait runs from hand-over; the first check is 1 ms late, the lag comes on top | A2.1–A2.3 |
@@ -25,7 +27,7 @@
 //! | an ack of a sequence that the consumer has not delivered, as after a kill, is dropped without an answer | A4, A8 |
 //! | the last delivery of several is given up only when a pull comes; a single one by the timer | A5.1 |
 //! | what is given up stays in the stream, is reported as redelivered, and holds the reported ack floor until the next ack | A5.3, A4 |
-//! | a raised limit revives nothing; a lowered one tells its advisory | A5.5, A5.6 |
+//! | a raised limit revives nothing; one lowered below the deliveries of a message is noticed by the timer, or by a nak and a pull, and told with the deliveries there were | A5.5, A5.6, seen on 2.15.1 |
 //! | a backoff replaces the ack wait, and bends the delay of a nak | A3 |
 //! | one message for each waiting request in turn; full queues answer 409, or nothing where the request has a heartbeat | A6 |
 //! | a kill forgets up to 100 ms of acks and deliveries, confirmed or not; forgotten deliveries come again as the first | A8 |

@@ -26,6 +26,8 @@ pub(super) struct Stream {
     duplicates: Duplicates,
     consumers: BTreeMap<Arc<str>, Consumer>,
     age_due: Option<Stamp>,
+    /// A kill found the last message deleted: the next start finds no ids.
+    ids_lost: bool,
 }
 
 impl Stream {
@@ -36,6 +38,7 @@ impl Stream {
             duplicates: Duplicates::default(),
             consumers: BTreeMap::new(),
             age_due: None,
+            ids_lost: false,
         }
     }
 
@@ -243,7 +246,7 @@ impl Stream {
                 return Err(error);
             }
             existing.update(config, &self.log, ctx);
-            return Ok(Answer::Consumer(existing.info(&self.log, ctx)));
+            return Ok(Answer::Consumer(existing.answer(&self.log, ctx)));
         }
         if action == ConsumerAction::Update {
             return Err(ApiError::new(400, 10_149, "consumer does not exist"));
@@ -273,6 +276,7 @@ impl Stream {
 
     /// The server was killed: consumers keep what was written until `until`.
     pub(super) fn killed(&mut self, until: Stamp) {
+        self.ids_lost = self.log.last_is_deleted();
         for consumer in self.consumers.values_mut() {
             consumer.saved.kill(until);
         }
@@ -284,7 +288,9 @@ impl Stream {
         self.expire(tuning, ctx);
         let window = self.config.duplicate_window;
         self.duplicates = Duplicates::default();
-        for entry in self.log.from(0).filter(|entry| ctx.now.since(entry.at) <= window) {
+        let ids_lost = std::mem::take(&mut self.ids_lost);
+        let remembered = self.log.from(0).filter(|entry| !ids_lost && ctx.now.since(entry.at) <= window);
+        for entry in remembered {
             if let Some(id) = &entry.message.headers.msg_id {
                 self.duplicates.remember(id.clone(), entry.message.sequence, entry.at, ctx.now, window);
             }
