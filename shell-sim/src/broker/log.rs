@@ -59,8 +59,9 @@ impl Log {
     }
 
     /// How many messages from `sequence` on the consumer takes.
-    pub(super) fn count_for(&self, sequence: u64, config: &ConsumerConfig) -> u64 {
-        self.from(sequence).filter(|entry| config.takes(&entry.message.subject)).count() as u64
+    pub(super) fn count_for(&self, sequence: u64, config: &ConsumerConfig) -> i64 {
+        let taken = self.from(sequence).filter(|entry| config.takes(&entry.message.subject)).count();
+        i64::try_from(taken).unwrap_or(i64::MAX)
     }
 
     /// The sequence of the last message of a subject; zero where there is none.
@@ -95,8 +96,8 @@ impl Log {
         Some(entry)
     }
 
-    /// Removes everything before `sequence` that matches, and says how many messages that were.
-    pub(super) fn purge(&mut self, before: u64, pattern: &str) -> u64 {
+    /// Removes everything before `sequence` that matches, and says what that was.
+    pub(super) fn purge(&mut self, before: u64, pattern: &str) -> Vec<u64> {
         let doomed: Vec<u64> = self
             .from(0)
             .map(|entry| &entry.message)
@@ -104,7 +105,10 @@ impl Log {
             .filter(|message| subject::matches(pattern, &message.subject))
             .map(|message| message.sequence)
             .collect();
-        doomed.iter().filter(|sequence| self.remove(**sequence).is_some()).count() as u64
+        for sequence in &doomed {
+            self.remove(*sequence);
+        }
+        doomed
     }
 
     fn slot(&self, sequence: u64) -> Option<usize> {

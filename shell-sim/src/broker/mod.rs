@@ -14,6 +14,9 @@
 //! | a message id is forgotten at a purge, which is late by up to 50 ms and the timer's lag, never early; a duplicate does not refresh it; it counts for all subjects of the stream, whatever the payload | A1.1–A1.5 |
 //! | ids of deleted and purged messages are remembered until a restart, which takes them from what is stored | A1.8 |
 //! | after a restart the purge starts with a whole window, so that an id may outlive its window by up to one more | `stream.go: rebuildDedupe`, `storeMsgIdLocked` |
+//! | a consumer whose filters are removed while the server runs is deaf until a restart: new messages are neither counted nor delivered until something else wakes it, removed ones are not noticed | `stream.go: swapSigSubs` asks for `nil` and gets an empty list; seen on 2.15.1 |
+//! | one message purged by its subject is terminated like a deleted one, several are not | `filestore.go: PurgeEx`, seen on 2.15.1 |
+//! | the answer to an update shows the consumer before it makes use of more room | seen on 2.15.1 |
 //! | a kill loses every id of a stream whose last message was deleted, those of stored messages too | seen on 2.15.1; not after SIGTERM, nor where another message was deleted |
 //! | the first create or update of a consumer after a start is answered with what the consumer was at the start, the old configuration included | `consumer.go: initialInfo`, seen on 2.15.1 |
 //! | a shorter window forgets at once, a longer one brings nothing back before a restart; a window of 0 is 2 min | A1.6, A1.7 |
@@ -32,11 +35,14 @@
 //! | one message for each waiting request in turn; full queues answer 409, or nothing where the request has a heartbeat | A6 |
 //! | a kill forgets up to 100 ms of acks and deliveries, confirmed or not; forgotten deliveries come again as the first | A8 |
 //! | a restart dates deliveries in whole seconds, so that they come up to 1 s early, and by the time their message was stored unless progress was reported: an old message comes again at once | A8, `consumer.go: deliverMsg` |
-//! | a restart forgets the queue of redeliveries and all waiting pulls; a graceful stop tells these 409, a kill tells nothing | A8 |
+//! | a restart forgets the queue of redeliveries and all waiting pulls; a graceful stop tells these 409, but of several with one inbox only the last; a kill tells nothing | A8, `jetstream.go: signalPullConsumers` |
+//! | a pull that nobody listens to turns the queue of redeliveries by one | `consumer.go: loopAndGatherMsgs`, seen on 2.15.1 |
 //! | advisories are core messages: lost where nobody listens | A5.2 |
 //!
 //! # What it leaves out
 //!
+//! A graceful stop takes the real server 50 ms and more, in which requests that were told 409 can still get heartbeats and
+//! messages; here it takes no time.
 //! Clusters, push consumers, other retentions and ack policies, priority groups, pauses, message TTLs, schedules, batches,
 //! inactive thresholds; loss of the page cache at a power cut; the server's own notice of a failed write to a client.
 
@@ -184,7 +190,7 @@ impl Broker {
                 match streams.get_mut(&stream).and_then(|stream| stream.consumer(&consumer)) {
                     Some((consumer, log)) => {
                         consumer.pull(reply, pull, ctx);
-                        consumer.pump(log, ctx);
+                        consumer.pump_if_awake(log, ctx);
                     }
                     None => ctx.send(reply, Message::NoResponders),
                 }

@@ -102,7 +102,9 @@ pub async fn compare_all(scripts: &[Script]) -> Vec<(String, String)> {
     for (name, compared) in by_name {
         println!("{name:<84} {:>5} {:>6} {:>5}", compared.observations, compared.gap_ms, compared.tries);
         if let Some((how, expected, seen)) = compared.disagreement {
-            disagreeing.push((name.to_owned(), format!("{name}\n  {how}\n model\n{expected} server\n{seen}")));
+            let script = scripts.iter().find(|script| script.name == name);
+            disagreeing
+                .push((name.to_owned(), format!("{name}\n  {how}\n{script:?}\n model\n{expected} server\n{seen}")));
         }
     }
     disagreeing

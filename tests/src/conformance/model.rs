@@ -229,6 +229,8 @@ impl<'s> Bench<'s> {
         let back = self.now.after(Duration::from_millis(down_ms + RESTART_MS / 8));
         self.now = back;
         self.broker.handle(self.now, Input::Start);
+        // What the server tells while it starts, nobody hears.
+        while self.broker.poll(self.now).is_some() {}
         self.connect();
     }
 
