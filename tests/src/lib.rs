@@ -34,6 +34,7 @@
 
 pub mod calls;
 pub mod cargo;
+pub mod conformance;
 pub mod leash;
 pub mod processor;
 pub mod proxy;
