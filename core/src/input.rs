@@ -89,7 +89,7 @@ pub struct Page {
 pub struct Cursor(pub String);
 
 /// The summary that is in the store once a save is done: this one, or one of more segments.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Stored {
     /// Its segments.

@@ -54,7 +54,9 @@ pub struct Counters {
     pub acknowledged: u64,
     /// Effects asked for again.
     pub retried: u64,
-    /// Jobs left to redelivery: their acknowledgement was never confirmed, or the grace time ended.
+    /// Jobs whose acknowledgement was never confirmed; they are left to redelivery.
+    pub unconfirmed: u64,
+    /// Jobs that the grace time of a draining processor left to redelivery.
     pub abandoned: u64,
     /// Reports of unknown or finished effects, or of another kind than the effect.
     pub ignored_reports: u64,
@@ -249,7 +251,7 @@ impl Processor {
         }
         if to == State::Over {
             self.counters.acknowledged += u64::from(acknowledged);
-            self.counters.abandoned += u64::from(!acknowledged);
+            self.counters.unconfirmed += u64::from(!acknowledged);
         }
         if next != Next::Stay && on != "again" {
             self.took(from, on, to);

@@ -390,7 +390,7 @@ fn the_grace_time_ends_a_drain() {
 fn an_acknowledgement_that_is_never_confirmed_is_left_to_redelivery() {
     let mut bench = Bench::acknowledging(Settings { patience: Duration::ZERO, ..settings() });
     bench.fail("ack", FailureKind::TimedOut).nothing_asked();
-    assert_eq!((bench.processor.in_flight(), bench.processor.counters().abandoned), (0, 1));
+    assert_eq!((bench.processor.in_flight(), bench.processor.counters().unconfirmed), (0, 1));
 }
 
 #[test]

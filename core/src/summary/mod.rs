@@ -2,16 +2,18 @@
 //!
 //! | word | meaning |
 //! |---|---|
-//! | word | what stands between two boundaries of the Unicode word boundary rules and has a letter or a digit; by dictionary where no spaces are written |
-//! | blank | text of which nothing is left once whitespace and default-ignorable characters are gone; it counts as a segment and as nothing else |
-//! | turn | consecutive segments of one named speaker, trimmed and joined by one space; a segment that names nobody is a turn of its own |
-//! | question | a line that, trimmed, ends in a question mark of any script, closing quotes and brackets after the mark aside |
+//! | word | what stands between two Unicode word boundaries and has a letter or a digit |
+//! | blank | a text of whitespace and default-ignorable characters only; it counts as a segment and as nothing else |
+//! | turn | consecutive segments of one named speaker, trimmed and joined by one space; without a name, each alone |
+//! | question | a line that, trimmed, ends in a question mark of any script, closing quotes and brackets aside |
 //!
 //! Labels are compared exactly as given: `""`, `"$set"` and `"a.b"` are names like any other.
 
 mod question;
+mod speakers;
 mod summarizer;
 mod text;
+mod turns;
 mod words;
 
 #[cfg(test)]
@@ -221,6 +223,13 @@ mod tests {
         shuffled.swap(1, 6);
         shuffled.sort_by(order);
         assert_eq!(shuffled, ordered);
+    }
+
+    #[test]
+    fn a_summary_says_what_was_cut() {
+        let cut = Cut { labels: 1, speakers: 2, turns: 3, question_texts: 4, questions: 5 };
+        let json = r#"{"labels":1,"speakers":2,"turns":3,"questionTexts":4,"questions":5}"#;
+        assert_eq!(serde_json::to_string(&cut).unwrap(), json);
     }
 
     #[test]

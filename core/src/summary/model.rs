@@ -199,7 +199,7 @@ fn letter(c: char) -> bool {
     matches!(
         category(c),
         Gc::UppercaseLetter | Gc::LowercaseLetter | Gc::TitlecaseLetter | Gc::ModifierLetter | Gc::OtherLetter
-    )
+    ) && !nothing(c)
 }
 
 fn category(c: char) -> Gc {

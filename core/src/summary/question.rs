@@ -25,7 +25,7 @@ pub(super) fn questions(text: &str) -> impl Iterator<Item = &str> {
 ///
 /// Two languages ask in their own way. The Greek mark is a semicolon to every text in normal form (Unicode maps U+037E to
 /// U+003B), so a semicolon asks where the line has more letters of the Greek script than of others. The Armenian mark
-/// stands over the vowel of the word that is stressed, so it asks where the last word holds it.
+/// stands inside a word, over a vowel, so a line asks where its last word holds the mark.
 fn is_question(line: &str) -> bool {
     let said = line.trim_end_matches(|c| is_nothing(c) || closes(c));
     match said.chars().next_back() {
@@ -95,8 +95,9 @@ fn asks_in_armenian(line: &str) -> bool {
             .is_some_and(|word| word.contains(ARMENIAN_QUESTION_MARK))
 }
 
+/// Whether a character is a letter to be seen: the Hangul fillers are letters that are not.
 fn is_letter(c: char) -> bool {
-    GeneralCategoryGroup::Letter.contains(CATEGORY.get(c))
+    GeneralCategoryGroup::Letter.contains(CATEGORY.get(c)) && !is_nothing(c)
 }
 
 #[cfg(test)]
@@ -203,6 +204,7 @@ mod tests {
         assert_no_question("See α;");
         assert_no_question("αβγ abc;");
         assert_no_question("12;");
+        assert_question("αβ\u{3164}\u{3164}a;");
         assert_no_question("Я знаю;");
     }
 

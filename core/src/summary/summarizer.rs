@@ -1,17 +1,14 @@
 //! The fold.
 
-use std::{collections::BTreeMap, sync::Arc};
-
 use super::{
-    Cut, Limits, Question, Segment, Speaker, Summary, Turn,
+    Cut, Limits, Question, Segment, Summary,
     question::questions,
-    text::{Bounded, cut, trim},
+    speakers::{Seat, Speakers},
+    text::{cut, trim},
+    turns::{LongestTurns, OpenTurn},
     words::WordCounter,
 };
 use crate::{ids::Session, time::WallTime};
-
-/// How many of the longest turns a summary lists.
-const LONGEST_TURNS: usize = 3;
 
 /// Folds a call's segments, given in the [order](super::order()) of the call, into its [`Summary`].
 ///
@@ -80,7 +77,7 @@ impl Summarizer {
         }
         let cut = Cut {
             labels: self.shortened_labels,
-            speakers: self.speakers.unlisted_segments,
+            speakers: self.speakers.unlisted_segments(),
             turns: self.longest_turns.shortened(),
             question_texts: self.questions.shortened,
             questions: self.questions.unlisted,
@@ -111,167 +108,16 @@ impl Summarizer {
     fn extend_turn(&mut self, text: &str, words: u64, label: Option<&str>, segment: &Segment) -> Seat {
         let bytes = self.limits.turn_bytes;
         if let Some(turn) = self.open_turn.as_mut().filter(|turn| turn.goes_on_with(label)) {
-            turn.text.push(" ", bytes);
             turn.take(text, words, segment, bytes);
-            return turn.seat;
+            return turn.seat();
         }
         let (label, seat) = self.speakers.begin_turn(label, &self.limits);
-        let mut turn = OpenTurn {
-            label,
-            seat,
-            words: 0,
-            text: Bounded::default(),
-            index: segment.index,
-            start_ms: segment.start_ms,
-            end_ms: None,
-        };
+        let mut turn = OpenTurn::new(label, seat, segment);
         turn.take(text, words, segment, bytes);
         if let Some(ended) = self.open_turn.replace(turn) {
             self.longest_turns.offer(ended);
         }
         seat
-    }
-}
-
-/// The turn that the next segment may still continue.
-#[derive(Debug, Clone)]
-struct OpenTurn {
-    label: Option<Arc<str>>,
-    seat: Seat,
-    words: u64,
-    text: Bounded,
-    index: Option<i64>,
-    start_ms: Option<i64>,
-    end_ms: Option<i64>,
-}
-
-impl OpenTurn {
-    fn goes_on_with(&self, label: Option<&str>) -> bool {
-        label.is_some() && self.label.as_deref() == label
-    }
-
-    fn take(&mut self, text: &str, words: u64, segment: &Segment, bytes: usize) {
-        self.text.push(text, bytes);
-        self.words += words;
-        self.end_ms = segment.end_ms;
-    }
-}
-
-impl From<OpenTurn> for Turn {
-    fn from(turn: OpenTurn) -> Self {
-        Self {
-            speaker: turn.label.map(|label| label.to_string()),
-            words: turn.words,
-            text: turn.text.into_text(),
-            index: turn.index,
-            start_ms: turn.start_ms,
-            end_ms: turn.end_ms,
-        }
-    }
-}
-
-/// The longest of the turns that ended, longest first, the earlier first where two are equal.
-#[derive(Debug, Clone, Default)]
-struct LongestTurns(Vec<OpenTurn>);
-
-impl LongestTurns {
-    fn offer(&mut self, turn: OpenTurn) {
-        let place = self.0.partition_point(|listed| listed.words >= turn.words);
-        if turn.words > 0 && place < LONGEST_TURNS {
-            self.0.truncate(LONGEST_TURNS - 1);
-            self.0.insert(place, turn);
-        }
-    }
-
-    fn shortened(&self) -> u64 {
-        self.0.iter().map(|turn| u64::from(turn.text.is_cut())).sum()
-    }
-
-    fn into_list(self) -> Vec<Turn> {
-        self.0.into_iter().map(Turn::from).collect()
-    }
-}
-
-/// Where a speaker is listed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Seat {
-    Listed(usize),
-    BeyondTheList,
-}
-
-/// The speakers that appeared first, in the order of their appearance.
-#[derive(Debug, Clone, Default)]
-struct Speakers {
-    tallies: Vec<Tally>,
-    named: BTreeMap<Arc<str>, usize>,
-    unnamed: Option<usize>,
-    bytes: usize,
-    /// Set by the first speaker that does not fit: those listed are the first, not the first that happen to be short.
-    is_full: bool,
-    unlisted_segments: u64,
-}
-
-#[derive(Debug, Clone)]
-struct Tally {
-    label: Option<Arc<str>>,
-    words: u64,
-    turns: u64,
-    questions: u64,
-}
-
-impl Speakers {
-    fn begin_turn(&mut self, label: Option<&str>, limits: &Limits) -> (Option<Arc<str>>, Seat) {
-        let place = label.map_or(self.unnamed, |label| self.named.get(label).copied());
-        let Some(place) = place.or_else(|| self.list(label, limits)) else {
-            return (label.map(Arc::from), Seat::BeyondTheList);
-        };
-        let tally = &mut self.tallies[place];
-        tally.turns += 1;
-        (tally.label.clone(), Seat::Listed(place))
-    }
-
-    fn add(&mut self, seat: Seat, words: u64, questions: u64) {
-        match seat {
-            Seat::Listed(place) => {
-                let tally = &mut self.tallies[place];
-                tally.words += words;
-                tally.questions += questions;
-            }
-            Seat::BeyondTheList => self.unlisted_segments += 1,
-        }
-    }
-
-    fn list(&mut self, label: Option<&str>, limits: &Limits) -> Option<usize> {
-        let place = self.tallies.len();
-        let bytes = self.bytes + label.map_or(0, str::len);
-        self.is_full |= place >= limits.speakers || bytes > limits.speakers_bytes;
-        if self.is_full {
-            return None;
-        }
-        self.bytes = bytes;
-        let label: Option<Arc<str>> = label.map(Arc::from);
-        match &label {
-            Some(label) => {
-                self.named.insert(Arc::clone(label), place);
-            }
-            None => self.unnamed = Some(place),
-        }
-        self.tallies.push(Tally { label, words: 0, turns: 0, questions: 0 });
-        Some(place)
-    }
-
-    fn into_list(self) -> Vec<Speaker> {
-        let mut tallies = self.tallies;
-        tallies.sort_by_key(|tally| std::cmp::Reverse(tally.words));
-        tallies
-            .into_iter()
-            .map(|tally| Speaker {
-                speaker: tally.label.map(|label| label.to_string()),
-                words: tally.words,
-                turns: tally.turns,
-                questions: tally.questions,
-            })
-            .collect()
     }
 }
 
@@ -307,6 +153,7 @@ impl Questions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::summary::{Speaker, Turn};
 
     fn said(index: i64, speaker: impl Into<Option<&'static str>>, text: &str) -> Segment {
         Segment {

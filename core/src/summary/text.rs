@@ -53,6 +53,11 @@ impl Bounded {
         self.is_cut = fits.len() < piece.len();
     }
 
+    /// Whether nothing was added so far, or nothing fitted.
+    pub(super) fn is_empty(&self) -> bool {
+        self.text.is_empty()
+    }
+
     /// Whether something did not fit.
     pub(super) fn is_cut(&self) -> bool {
         self.is_cut

@@ -1,0 +1,239 @@
+//! Deliveries, by explicit pull requests for no more messages than the core has room for.
+//!
+//! No message waits in a client buffer without a heartbeat: what a request asks for is handed to the core as it comes. Each
+//! request has an inbox of its own, because a delivery shows its stream subject and not the request that it answers. A
+//! request is over when its messages have come, when the server says so, when the connection was made anew, or when the
+//! server has been silent for longer than its heartbeats allow.
+
+use std::time::Duration;
+
+use async_nats::{Client, Message, StatusCode, Subscriber, jetstream};
+use futures::{FutureExt, StreamExt, future};
+use tokio::{
+    sync::{mpsc, watch},
+    time::{Instant, sleep_until},
+};
+use transcript_core::{
+    Delivery, Input, Payload, WallTime,
+    contract::{CONSUMER, TRANSCRIPTION_STREAM},
+};
+
+use crate::clock::Clock;
+
+/// How long the server keeps a request.
+const EXPIRES: Duration = Duration::from_secs(30);
+/// How often the server says that a request still waits.
+const IDLE_HEARTBEAT: Duration = Duration::from_secs(1);
+/// When a request that is not heard of is taken to be forgotten.
+const SILENCE: Duration = Duration::from_millis(2500);
+/// Requests of one processor that are open at once: one that is being served and one behind it.
+const REQUESTS: usize = 2;
+/// The pause after a request that the server did not take.
+const PAUSE: Duration = Duration::from_millis(250);
+/// The longest such pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// Pulls deliveries and hands them to the driver.
+#[derive(Debug)]
+pub struct Puller {
+    client: Client,
+    clock: Clock,
+    deliveries: mpsc::UnboundedSender<Input>,
+    /// How many deliveries the core has taken and wants, all together since the start.
+    allowance: watch::Receiver<u64>,
+    requests: Vec<PullRequest>,
+    received: u64,
+    connects: u64,
+    pause: Duration,
+    not_before: Instant,
+}
+
+#[derive(Debug)]
+struct PullRequest {
+    subscriber: Subscriber,
+    left: u64,
+    last_heard: Instant,
+}
+
+/// What came of waiting for the open requests.
+enum Heard {
+    Message(usize, Message),
+    /// The subscription of a request has ended.
+    Closed(usize),
+}
+
+/// Why a request is over, for the next one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Over {
+    /// As it should: ask again at once.
+    Served,
+    /// The server did not take it or forgot it: pause before asking again.
+    Refused,
+}
+
+impl Puller {
+    /// A puller that hands deliveries to `deliveries` and never asks for more than `allowance`, counted since the start.
+    #[must_use]
+    pub fn new(
+        client: Client,
+        clock: Clock,
+        deliveries: mpsc::UnboundedSender<Input>,
+        allowance: watch::Receiver<u64>,
+    ) -> Self {
+        let connects = connects(&client);
+        let not_before = Instant::now();
+        Self { client, clock, deliveries, allowance, requests: vec![], received: 0, connects, pause: PAUSE, not_before }
+    }
+
+    /// Pulls until the driver is gone.
+    pub async fn run(mut self) {
+        loop {
+            self.ask_for_more().await;
+            let now = Instant::now();
+            let wake_up = self.requests.iter().map(|request| request.last_heard + SILENCE).min();
+            let wake_up = wake_up.unwrap_or(now + SILENCE).min(if self.not_before > now {
+                self.not_before
+            } else {
+                now + SILENCE
+            });
+            tokio::select! {
+                heard = heard(&mut self.requests) => self.take(heard),
+                changed = self.allowance.changed() => if changed.is_err() { return },
+                () = sleep_until(wake_up) => {}
+            }
+            self.forget_silent();
+        }
+    }
+
+    async fn ask_for_more(&mut self) {
+        let open: u64 = self.requests.iter().map(|request| request.left).sum();
+        let allowance = *self.allowance.borrow_and_update();
+        let wanted = allowance.saturating_sub(self.received + open);
+        // A request behind the one that is being served is worth its while when it asks for as much.
+        let worthwhile = if self.requests.is_empty() { wanted > 0 } else { wanted >= open.max(1) };
+        if !worthwhile || self.requests.len() >= REQUESTS || Instant::now() < self.not_before {
+            return;
+        }
+        match self.request(wanted).await {
+            Ok(request) => self.requests.push(request),
+            Err(error) => {
+                tracing::warn!(%error, "cannot ask for messages");
+                self.refused();
+            }
+        }
+    }
+
+    async fn request(&self, batch: u64) -> Result<PullRequest, async_nats::Error> {
+        let inbox = self.client.new_inbox();
+        let subscriber = self.client.subscribe(inbox.clone()).await?;
+        let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{TRANSCRIPTION_STREAM}.{CONSUMER}");
+        let body = serde_json::json!({
+            "batch": batch,
+            "expires": EXPIRES.as_nanos(),
+            "idle_heartbeat": IDLE_HEARTBEAT.as_nanos(),
+        });
+        self.client.publish_with_reply(subject, inbox, body.to_string().into()).await?;
+        tracing::debug!(batch, "asked for messages");
+        Ok(PullRequest { subscriber, left: batch, last_heard: Instant::now() })
+    }
+
+    fn take(&mut self, heard: Heard) {
+        let over = match heard {
+            Heard::Closed(place) => Some((place, Over::Refused)),
+            Heard::Message(place, message) => {
+                let Some(request) = self.requests.get_mut(place) else { return };
+                request.last_heard = Instant::now();
+                match message.status {
+                    None | Some(StatusCode::OK) => {
+                        request.left = request.left.saturating_sub(1);
+                        let served = request.left == 0;
+                        self.received += 1;
+                        self.pause = PAUSE;
+                        self.deliver(message);
+                        served.then_some((place, Over::Served))
+                    }
+                    Some(StatusCode::IDLE_HEARTBEAT) => None,
+                    Some(status) => Some((place, over(status, message.description.as_deref().unwrap_or_default()))),
+                }
+            }
+        };
+        if let Some((place, over)) = over {
+            self.requests.swap_remove(place);
+            if over == Over::Refused {
+                self.refused();
+            }
+        }
+    }
+
+    fn deliver(&self, message: Message) {
+        let received_at = self.clock.wall();
+        let message = jetstream::Message { message, context: jetstream::new(self.client.clone()) };
+        let delivery = match message.info() {
+            Ok(info) => Delivery {
+                stream_sequence: info.stream_sequence,
+                attempt: u64::try_from(info.delivered).unwrap_or(0),
+                stored_at: WallTime::from_millis(
+                    i64::try_from(info.published.unix_timestamp_nanos() / 1_000_000).unwrap_or(0),
+                ),
+                received_at,
+                reply: message.reply.as_deref().unwrap_or_default().into(),
+                payload: Payload(message.payload.to_vec()),
+            },
+            Err(error) => {
+                tracing::warn!(%error, "a message that is no delivery came to a pull request's inbox");
+                return;
+            }
+        };
+        // The driver loop is gone once the processor has drained; the message is left to redelivery.
+        drop(self.deliveries.send(Input::Delivered(delivery)));
+    }
+
+    /// Requests that the server must have forgotten are asked for anew.
+    fn forget_silent(&mut self) {
+        let connects = connects(&self.client);
+        if connects != self.connects {
+            self.connects = connects;
+            self.requests.clear();
+            self.not_before = Instant::now();
+            return;
+        }
+        let now = Instant::now();
+        let before = self.requests.len();
+        self.requests.retain(|request| now < request.last_heard + SILENCE);
+        if self.requests.len() < before {
+            tracing::debug!("a pull request was not heard of for {SILENCE:?}: asking anew");
+        }
+    }
+
+    fn refused(&mut self) {
+        self.not_before = Instant::now() + self.pause;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+async fn heard(requests: &mut [PullRequest]) -> Heard {
+    if requests.is_empty() {
+        return future::pending().await;
+    }
+    let next = requests.iter_mut().enumerate().map(|(place, request)| {
+        Box::pin(request.subscriber.next().map(move |message| match message {
+            Some(message) => Heard::Message(place, message),
+            None => Heard::Closed(place),
+        }))
+    });
+    future::select_all(next).await.0
+}
+
+/// Sorts the statuses that end a request (jetstream.md lists them with their causes; `server/consumer.go`).
+fn over(status: StatusCode, description: &str) -> Over {
+    let expired = status == StatusCode::TIMEOUT || status == StatusCode::NOT_FOUND;
+    if expired || description.eq_ignore_ascii_case("Batch Completed") {
+        return Over::Served;
+    }
+    tracing::warn!(%status, description, "JetStream ended a pull request");
+    Over::Refused
+}
+
+fn connects(client: &Client) -> u64 {
+    client.statistics().connects.load(std::sync::atomic::Ordering::Relaxed)
+}

@@ -1,0 +1,181 @@
+//! The loop that carries out what the core decides, and decides nothing.
+
+use std::{future, sync::Arc};
+
+use tokio::{
+    sync::{mpsc, watch},
+    time::sleep_until,
+};
+use transcript_core::{Acknowledgement, Effect, Input, Output, Processor, WakeUp, ids::EffectId};
+
+use crate::{
+    broker::Broker,
+    clock::Clock,
+    store::{Load, Store},
+};
+
+/// The most inputs that are taken before outputs are carried out.
+const INPUTS: usize = 256;
+
+/// Who carries out effects; what became of them comes back as inputs of the driver.
+pub trait Servers {
+    /// Begins the effect.
+    fn perform(&mut self, id: EffectId, effect: Effect);
+    /// Says that a delivery is still worked on.
+    fn in_progress(&mut self, reply: Arc<str>);
+}
+
+/// The real servers.
+#[derive(Debug)]
+pub struct RealServers {
+    /// MongoDB.
+    pub store: Store,
+    /// NATS.
+    pub broker: Broker,
+}
+
+/// The loop's parts.
+#[derive(Debug)]
+pub struct Driver<S> {
+    /// Who decides.
+    pub processor: Processor,
+    /// Who carries out.
+    pub servers: S,
+    /// The time.
+    pub clock: Clock,
+    /// Deliveries and reports.
+    pub inputs: mpsc::UnboundedReceiver<Input>,
+    /// How many deliveries the core has taken and wants, all together since the start.
+    pub allowance: watch::Sender<u64>,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// Every job was finished or given back.
+    Drained {
+        /// Jobs that the grace time left to redelivery.
+        abandoned: u64,
+    },
+    /// It was stopped at once; jobs under way are left to redelivery.
+    Stopped,
+}
+
+/// What an operator asks of a running processor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signal {
+    /// Come to an end.
+    Drain,
+    /// End now.
+    Stop,
+}
+
+impl<S: Servers> Driver<S> {
+    /// Drives the core until it has drained or is stopped.
+    pub async fn run(mut self, signals: &mut mpsc::UnboundedReceiver<Signal>) -> Ended {
+        let mut inputs = Vec::with_capacity(INPUTS);
+        loop {
+            let Some(wake_up) = self.carry_out() else {
+                return Ended::Drained { abandoned: self.processor.counters().abandoned };
+            };
+            self.allow();
+            tokio::select! {
+                Some(signal) = signals.recv() => match signal {
+                    Signal::Drain => self.handle(Input::Drain),
+                    Signal::Stop => return Ended::Stopped,
+                },
+                taken = self.inputs.recv_many(&mut inputs, INPUTS) => {
+                    debug_assert!(taken > 0, "the servers hold a sender");
+                    for input in inputs.drain(..) {
+                        self.handle(input);
+                    }
+                }
+                () = until(self.clock, wake_up) => self.handle(Input::Woken),
+            }
+        }
+    }
+
+    fn handle(&mut self, input: Input) {
+        log_input(&input);
+        self.processor.handle(self.clock.now(), input);
+    }
+
+    /// Carries out everything that the core has to say, and gives its wake-up; `None` once it has drained.
+    fn carry_out(&mut self) -> Option<Option<WakeUp>> {
+        loop {
+            match self.processor.poll_output() {
+                Output::Perform { id, effect } => {
+                    log_effect(id, &effect);
+                    self.servers.perform(id, effect);
+                }
+                Output::InProgress { reply } => self.servers.in_progress(reply),
+                Output::Wait(wake_up) => return Some(wake_up),
+                Output::Drained => return None,
+            }
+        }
+    }
+
+    fn allow(&self) {
+        let room = u64::try_from(self.processor.room()).unwrap_or(u64::MAX);
+        let counters = self.processor.counters();
+        let allowance = counters.delivered + counters.overflowed + room;
+        self.allowance.send_if_modified(|value| std::mem::replace(value, allowance) != allowance);
+    }
+}
+
+impl Servers for RealServers {
+    fn perform(&mut self, id: EffectId, effect: Effect) {
+        match effect {
+            Effect::Count { session_id } => self.store.count(id, session_id),
+            Effect::Load { session_id, after, limit, counted } => {
+                self.store.load(id, Load { session_id, after, limit, counted });
+            }
+            Effect::Save { summary } => self.store.save(id, summary),
+            Effect::Publish { message_id, notification } => self.broker.publish(id, message_id, notification),
+            Effect::Mark { key, notified } => self.store.mark(id, key, notified),
+            Effect::Acknowledge { reply, acknowledgement } => self.broker.acknowledge(id, reply, acknowledgement),
+        }
+    }
+
+    fn in_progress(&mut self, reply: Arc<str>) {
+        self.broker.in_progress(reply);
+    }
+}
+
+async fn until(clock: Clock, wake_up: Option<WakeUp>) {
+    match wake_up {
+        Some(wake_up) => sleep_until(clock.at(wake_up.at).into()).await,
+        None => future::pending().await,
+    }
+}
+
+fn log_input(input: &Input) {
+    match input {
+        Input::Delivered(delivery) => tracing::debug!(
+            stream_sequence = delivery.stream_sequence,
+            attempt = delivery.attempt,
+            reply = &*delivery.reply,
+            "delivered"
+        ),
+        Input::Reported { effect, report } => tracing::debug!(%effect, "{report}"),
+        Input::Woken => {}
+        Input::Drain => tracing::info!("draining: no more messages are taken"),
+    }
+}
+
+fn log_effect(id: EffectId, effect: &Effect) {
+    match effect {
+        Effect::Acknowledge { acknowledgement: Acknowledgement::Term { reason }, reply } => {
+            tracing::warn!(%id, reason, reply = &**reply, "a message can never be processed: terminated");
+        }
+        Effect::Acknowledge { acknowledgement: Acknowledgement::Nak { .. }, reply } => {
+            tracing::info!(%id, reply = &**reply, "given back: {effect}");
+        }
+        Effect::Acknowledge { acknowledgement: Acknowledgement::Ack, .. }
+        | Effect::Count { .. }
+        | Effect::Load { .. }
+        | Effect::Save { .. }
+        | Effect::Publish { .. }
+        | Effect::Mark { .. } => tracing::debug!(%id, "{effect}"),
+    }
+}

@@ -1,0 +1,127 @@
+//! The service: connects, sets up, and drives the core until it is told to stop.
+
+use std::time::Duration;
+
+use async_nats::jetstream;
+use mongodb::Database;
+use thiserror::Error;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::{mpsc, watch},
+};
+use transcript_core::{Processor, Settings, SettingsError, summary::Limits};
+
+use crate::{
+    broker::{Broker, Puller},
+    cli::{RunArgs, RunSettings},
+    clock::Clock,
+    driver::{Driver, Ended, RealServers, Signal},
+    setup::{self, SetupError},
+    store::Store,
+};
+
+/// How long the last bytes to NATS may take.
+const FLUSH: Duration = Duration::from_secs(1);
+
+/// Why the service did not start, or how it ended where it should not have.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// The streams, the consumer or the indexes are not as they must be.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    /// Settings that cannot work.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The process cannot listen to signals.
+    #[error("cannot listen to signals")]
+    Signals(#[source] std::io::Error),
+    /// A second signal came.
+    #[error("stopped at once by a second signal: the jobs under way are left to redelivery")]
+    Stopped,
+}
+
+/// Runs until SIGTERM or SIGINT, then finishes what has begun to save within the grace time. A second signal stops at once.
+///
+/// # Errors
+///
+/// What keeps the service from starting, and a second signal.
+pub async fn run(client: async_nats::Client, database: Database, args: &RunArgs) -> Result<(), RunError> {
+    let mut signals = signals()?;
+    let report = setup::ensure(&jetstream::new(client.clone()), &database, &args.stream).await?;
+    for change in &report.changes {
+        tracing::info!("set up: {change}");
+    }
+    for warning in &report.warnings {
+        tracing::warn!("{warning}");
+    }
+    let processor = Processor::new(core_settings(args))?;
+    let (reports, inputs) = mpsc::unbounded_channel();
+    let (allowance, allowed) = watch::channel(0);
+    let clock = Clock::start();
+    let servers = RealServers {
+        store: Store::start(&database, &reports, args.jobs.answer_timeout),
+        broker: Broker::start(&client, &reports, args.jobs.answer_timeout),
+    };
+    let puller = tokio::spawn(Puller::new(client.clone(), clock, reports, allowed).run());
+    tracing::info!(jobs = ?args.jobs, stream = ?args.stream, "ready");
+    let ended = Driver { processor, servers, clock, inputs, allowance }.run(&mut signals).await;
+    puller.abort();
+    if !matches!(tokio::time::timeout(FLUSH, client.flush()).await, Ok(Ok(()))) {
+        tracing::warn!("NATS did not take the last messages in time");
+    }
+    match ended {
+        Ended::Drained { abandoned: 0 } => tracing::info!("drained: every job was finished or given back"),
+        Ended::Drained { abandoned } => {
+            tracing::warn!(abandoned, "the grace time is over: the jobs that are left will be delivered again");
+        }
+        Ended::Stopped => return Err(RunError::Stopped),
+    }
+    Ok(())
+}
+
+/// The first signal drains, the second stops.
+fn signals() -> Result<mpsc::UnboundedReceiver<Signal>, RunError> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(RunError::Signals)?;
+    let (sender, receiver) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        for signal in [Signal::Drain, Signal::Stop] {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            drop(sender.send(signal));
+        }
+    });
+    Ok(receiver)
+}
+
+fn core_settings(args: &RunArgs) -> Settings {
+    let RunSettings {
+        quiet_period,
+        settle_rounds,
+        max_in_flight,
+        page_size,
+        patience,
+        nak_delay,
+        retry_base,
+        retry_cap,
+        answer_timeout,
+        grace,
+    } = args.jobs;
+    Settings {
+        quiet_period,
+        settle_rounds,
+        ack_wait: args.stream.ack_wait,
+        max_in_flight: usize::try_from(max_in_flight).unwrap_or(usize::MAX),
+        page_size,
+        patience,
+        nak_delay,
+        retry_base,
+        retry_cap,
+        // A save is up to three commands, each with that long for its answer; the report of a worker comes before this.
+        answer_timeout: answer_timeout * 4,
+        grace,
+        limits: Limits::default(),
+    }
+}

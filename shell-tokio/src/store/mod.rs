@@ -1,0 +1,158 @@
+//! The effects on MongoDB. Each kind of effect has a worker that makes one command of all that wait.
+
+mod count;
+mod failures;
+mod load;
+mod mark;
+mod save;
+mod segment;
+
+use std::{sync::Arc, time::Duration};
+
+use mongodb::{
+    Collection, Database,
+    bson::{Document, RawArrayBuf, RawDocumentBuf, rawdoc},
+};
+use tokio::sync::mpsc;
+use transcript_core::{
+    Cursor, Failure, FailureKind, Input, Notified, Report,
+    contract::{SEGMENTS_COLLECTION, SUMMARIES_COLLECTION},
+    ids::{EffectId, Key},
+    summary::Summary,
+};
+
+use crate::batch::batches;
+
+/// The most effects of one command. Larger ones gain little and make each effect wait longer.
+const BATCH: usize = 500;
+
+/// Hands effects to the workers. Each queue is as long as jobs wait for it, which the core bounds.
+#[derive(Debug, Clone)]
+pub struct Store {
+    counts: mpsc::UnboundedSender<Asked<Arc<str>>>,
+    loads: mpsc::UnboundedSender<Asked<Load>>,
+    saves: mpsc::UnboundedSender<Asked<Arc<Summary>>>,
+    marks: mpsc::UnboundedSender<Asked<(Key, Notified)>>,
+}
+
+/// A page to load.
+#[derive(Debug, Clone)]
+pub struct Load {
+    /// The session.
+    pub session_id: Arc<str>,
+    /// Where to go on.
+    pub after: Option<Cursor>,
+    /// The most segments.
+    pub limit: u32,
+    /// How many segments the last count found.
+    pub counted: u64,
+}
+
+/// Something asked for by the core.
+#[derive(Debug, Clone)]
+struct Asked<T> {
+    id: EffectId,
+    what: T,
+}
+
+/// What every worker needs.
+#[derive(Debug, Clone)]
+struct Worker {
+    database: Database,
+    reports: mpsc::UnboundedSender<Input>,
+    /// How long an answer is waited for. The driver itself would wait for ever on a server that is frozen.
+    answer_timeout: Duration,
+}
+
+impl Store {
+    /// Starts the workers; they end when every clone of the store is gone. What became of the effects is sent to `reports`.
+    #[must_use]
+    pub fn start(database: &Database, reports: &mpsc::UnboundedSender<Input>, answer_timeout: Duration) -> Self {
+        let worker = Worker { database: database.clone(), reports: reports.clone(), answer_timeout };
+        let (counts, waiting_counts) = mpsc::unbounded_channel();
+        let (loads, waiting_loads) = mpsc::unbounded_channel();
+        let (pages, waiting_pages) = mpsc::unbounded_channel();
+        let (saves, waiting_saves) = mpsc::unbounded_channel();
+        let (marks, waiting_marks) = mpsc::unbounded_channel();
+        let counter = worker.clone();
+        tokio::spawn(batches(waiting_counts, BATCH, async move |batch| counter.count(batch).await));
+        let loader = worker.clone();
+        tokio::spawn(batches(waiting_loads, BATCH, async move |batch| loader.load(batch, &pages).await));
+        let pager = worker.clone();
+        tokio::spawn(batches(waiting_pages, 1, async move |batch| pager.load_pages(batch).await));
+        let saver = worker.clone();
+        tokio::spawn(batches(waiting_saves, BATCH, async move |batch| saver.save(batch).await));
+        tokio::spawn(batches(waiting_marks, BATCH, async move |batch| worker.mark(batch).await));
+        Self { counts, loads, saves, marks }
+    }
+
+    /// Counts the session's segments.
+    pub fn count(&self, id: EffectId, session_id: Arc<str>) {
+        send(&self.counts, id, session_id);
+    }
+
+    /// Loads a page.
+    pub fn load(&self, id: EffectId, load: Load) {
+        send(&self.loads, id, load);
+    }
+
+    /// Stores a summary unless one of more segments is stored.
+    pub fn save(&self, id: EffectId, summary: Arc<Summary>) {
+        send(&self.saves, id, summary);
+    }
+
+    /// Marks a summary as announced.
+    pub fn mark(&self, id: EffectId, key: Key, notified: Notified) {
+        send(&self.marks, id, (key, notified));
+    }
+}
+
+impl Worker {
+    fn segments(&self) -> Collection<RawDocumentBuf> {
+        self.database.collection(SEGMENTS_COLLECTION)
+    }
+
+    fn summaries(&self) -> Collection<RawDocumentBuf> {
+        self.database.collection(SUMMARIES_COLLECTION)
+    }
+
+    /// Waits for an answer of the driver, but not for ever.
+    async fn answer<T>(&self, answer: impl IntoFuture<Output = mongodb::error::Result<T>>) -> Result<T, Failure> {
+        match tokio::time::timeout(self.answer_timeout, answer.into_future()).await {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(error)) => Err(failures::of(&error)),
+            Err(_) => Err(Failure {
+                kind: FailureKind::TimedOut,
+                detail: format!("MongoDB did not answer within {:?}", self.answer_timeout),
+            }),
+        }
+    }
+
+    /// Runs updates of summaries, each with its own outcome. They are acknowledged once they are on the journals of a
+    /// majority: an unjournaled write can be lost when a server is killed.
+    async fn update(&self, updates: RawArrayBuf) -> Result<Document, Failure> {
+        let command = rawdoc! {
+            "update": SUMMARIES_COLLECTION,
+            "updates": updates,
+            "ordered": false,
+            "writeConcern": { "w": "majority", "j": true, "wtimeout": 10_000 },
+        };
+        self.answer(self.database.run_raw_command(command)).await
+    }
+
+    fn report(&self, effect: EffectId, report: Report) {
+        // The driver loop is gone once the processor has drained; nobody needs the report then.
+        drop(self.reports.send(Input::Reported { effect, report }));
+    }
+
+    fn fail<'a, T: 'a>(&self, batch: impl IntoIterator<Item = &'a Asked<T>>, failure: &Failure) {
+        for asked in batch {
+            self.report(asked.id, Report::Failed(failure.clone()));
+        }
+    }
+}
+
+fn send<T>(queue: &mpsc::UnboundedSender<Asked<T>>, id: EffectId, what: T) {
+    // A worker that is gone reports nothing: the core asks again and gives the job back in the end.
+    drop(queue.send(Asked { id, what }));
+}
