@@ -1,6 +1,19 @@
-//! shell
+//! The tokio shell of the transcript processor: it wires the decisions of `transcript-core` to NATS JetStream and MongoDB.
+//!
+//! Services that publish segments, the ends of calls or recordings use [`publishing`]; [`setup`] makes the streams, the
+//! consumer and the index what the data contract says. Everything else is what the binary `transcript-processor` is made of.
+
 mod batch;
 pub mod broker;
+pub mod cli;
 pub mod clock;
+pub mod connect;
 pub mod driver;
+pub mod logging;
+pub mod play;
+pub mod publishing;
+pub mod run;
+pub mod secret;
+pub mod setup;
+pub mod show;
 pub mod store;

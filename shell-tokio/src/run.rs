@@ -90,7 +90,9 @@ fn signals() -> Result<mpsc::UnboundedReceiver<Signal>, RunError> {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            drop(sender.send(signal));
+            if sender.send(signal).is_err() {
+                return;
+            }
         }
     });
     Ok(receiver)

@@ -1,0 +1,398 @@
+//! The command line: every setting, its environment variable, its default and its bounds.
+
+mod parse;
+
+use std::{ffi::OsString, path::PathBuf, time::Duration};
+
+use clap::{
+    Args, CommandFactory, Parser, Subcommand, ValueEnum,
+    builder::{BoolishValueParser, NonEmptyStringValueParser},
+    error::ErrorKind,
+};
+use transcript_core::ids::{IdError, Session};
+
+use crate::secret::{MongodbUri, NatsUrls, Secret};
+
+const SERVERS: &str = "Servers";
+const LOGGING: &str = "Logging";
+const STREAM: &str = "Stream and consumer";
+const JOBS: &str = "Jobs";
+
+/// Turns the transcript of every ended call into one summary and one notification.
+///
+/// Every setting can be given as an environment variable; the command line wins. Durations are written like 500ms, 6s or
+/// 24h. Exit codes: 0 done, 1 failed, 2 wrong usage or settings.
+#[derive(Debug, Parser)]
+#[command(name = "transcript-processor", version, propagate_version = true, max_term_width = 120)]
+pub struct Cli {
+    /// Where NATS is, and how to be let in.
+    #[command(flatten)]
+    pub nats: NatsArgs,
+    /// Where MongoDB is.
+    #[command(flatten)]
+    pub mongodb: MongodbArgs,
+    /// How long a first connection is tried for.
+    #[arg(
+        long, env = "TRANSCRIPT_CONNECT_TIMEOUT", value_name = "DURATION", default_value = "10s", global = true,
+        help_heading = SERVERS, value_parser = parse::duration("100ms", "1h"),
+        help = "How long to try to reach NATS and MongoDB at the start, 100ms to 1h"
+    )]
+    pub connect_timeout: Duration,
+    /// What is logged, and how.
+    #[command(flatten)]
+    pub log: LogArgs,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+impl Cli {
+    /// Reads the command line and the environment, and checks the settings one by one and against each other.
+    ///
+    /// # Errors
+    ///
+    /// Wrong usage, a setting out of its bounds, or settings that contradict each other. Asking for help or for the
+    /// version is such an "error" too, as it is for clap.
+    pub fn read(args: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let cli = Self::try_parse_from(args)?;
+        match cli.check() {
+            Ok(()) => Ok(cli),
+            Err(reason) => Err(Self::command().error(ErrorKind::ValueValidation, reason)),
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        self.nats.check()?;
+        match &self.command {
+            Command::Run(args) => args.check(),
+            Command::Setup(_) | Command::Play(_) => Ok(()),
+            Command::Show(args) => args.session().map(drop).map_err(|e| e.to_string()),
+        }
+    }
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Process calls until told to stop (SIGTERM or SIGINT)
+    Run(Box<RunArgs>),
+    /// Create or update the streams, the consumer and the index, and say what was changed
+    Setup(StreamSettings),
+    /// Act as the transcriber: save and publish the segments of transcripts, then end their calls
+    Play(PlayArgs),
+    /// Show the stored summary of a call
+    Show(ShowArgs),
+}
+
+/// Where NATS is, and how to be let in.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = SERVERS)]
+pub struct NatsArgs {
+    /// NATS server; several of one cluster are separated by commas
+    #[arg(
+        id = "nats-url",
+        long,
+        env = "NATS_URL",
+        hide_env_values = true,
+        value_name = "URL",
+        default_value = "nats://127.0.0.1:4222",
+        global = true
+    )]
+    pub url: NatsUrls,
+    /// NATS credentials file (JWT and seed)
+    #[arg(id = "nats-creds", long, env = "NATS_CREDS", value_name = "FILE", global = true)]
+    pub creds: Option<PathBuf>,
+    /// File with the seed of a NATS nkey
+    #[arg(id = "nats-nkey", long, env = "NATS_NKEY", value_name = "FILE", global = true)]
+    pub nkey: Option<PathBuf>,
+    /// NATS user
+    #[arg(id = "nats-user", long, env = "NATS_USER", value_name = "NAME", global = true, value_parser = NonEmptyStringValueParser::new())]
+    pub user: Option<String>,
+    /// NATS password; better given by environment than by command line, which every user of a machine can read
+    #[arg(
+        id = "nats-password",
+        long,
+        env = "NATS_PASSWORD",
+        hide_env_values = true,
+        value_name = "PASSWORD",
+        global = true
+    )]
+    pub password: Option<Secret>,
+    /// File with the certificates (PEM) that a NATS server's certificate is checked against, besides the system's
+    #[arg(id = "nats-tls-ca", long, env = "NATS_TLS_CA", value_name = "FILE", global = true)]
+    pub tls_ca: Option<PathBuf>,
+    /// File with the certificate (PEM) to show to NATS
+    #[arg(id = "nats-tls-cert", long, env = "NATS_TLS_CERT", value_name = "FILE", global = true)]
+    pub tls_cert: Option<PathBuf>,
+    /// File with the private key (PEM) of --nats-tls-cert
+    #[arg(id = "nats-tls-key", long, env = "NATS_TLS_KEY", value_name = "FILE", global = true)]
+    pub tls_key: Option<PathBuf>,
+    /// Never talk to NATS without TLS
+    #[arg(id = "nats-require-tls", long, env = "NATS_REQUIRE_TLS", global = true, value_parser = BoolishValueParser::new())]
+    pub require_tls: bool,
+    /// Begin TLS before the NATS server has said anything, as a server with handshake_first wants it
+    #[arg(id = "nats-tls-first", long, env = "NATS_TLS_FIRST", global = true, value_parser = BoolishValueParser::new())]
+    pub tls_first: bool,
+}
+
+impl NatsArgs {
+    fn check(&self) -> Result<(), String> {
+        self.url.servers().map_err(|e| format!("--nats-url {}: {e}", self.url))?;
+        let ways = [
+            ("--nats-creds", self.creds.is_some()),
+            ("--nats-nkey", self.nkey.is_some()),
+            ("--nats-user", self.user.is_some()),
+        ];
+        let given: Vec<_> = ways.into_iter().filter(|(_, given)| *given).map(|(flag, _)| flag).collect();
+        if given.len() > 1 {
+            return Err(format!("{} exclude each other: give one way to be let in", given.join(" and ")));
+        }
+        both_or_none(("--nats-user", self.user.is_some()), ("--nats-password", self.password.is_some()))?;
+        both_or_none(("--nats-tls-cert", self.tls_cert.is_some()), ("--nats-tls-key", self.tls_key.is_some()))
+    }
+}
+
+/// Where MongoDB is.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = SERVERS)]
+pub struct MongodbArgs {
+    /// MongoDB connection string
+    #[arg(
+        id = "mongodb-uri",
+        long,
+        env = "MONGODB_URI",
+        hide_env_values = true,
+        value_name = "URI",
+        default_value = "mongodb://127.0.0.1:27017",
+        global = true
+    )]
+    pub uri: MongodbUri,
+    /// MongoDB database that holds segments and summaries
+    #[arg(
+        id = "mongodb-database", long, env = "MONGODB_DATABASE", value_name = "NAME", default_value = "transcripts",
+        global = true, value_parser = parse::database_name
+    )]
+    pub database: String,
+}
+
+/// What is logged, and how. Logs go to stderr.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = LOGGING)]
+pub struct LogArgs {
+    /// How log lines are written
+    #[arg(
+        id = "log-format",
+        long,
+        env = "TRANSCRIPT_LOG_FORMAT",
+        value_name = "FORMAT",
+        default_value = "plain",
+        global = true
+    )]
+    pub format: LogFormat,
+    /// What is logged: a level (error, warn, info, debug, trace), or target=level pairs separated by commas
+    #[arg(
+        id = "log", long, env = "TRANSCRIPT_LOG", value_name = "FILTER", default_value = "info", global = true,
+        value_parser = parse::log_filter
+    )]
+    pub filter: String,
+}
+
+/// How log lines are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Plain,
+    /// One JSON object a line.
+    Json,
+}
+
+/// What the streams and the consumer have to be like.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+#[command(next_help_heading = STREAM)]
+pub struct StreamSettings {
+    /// How long the stream knows a message id again, 100ms to 365d; a notification is not repeated within it
+    #[arg(
+        long, env = "TRANSCRIPT_DUPLICATE_WINDOW", value_name = "DURATION", default_value = "24h",
+        value_parser = parse::duration("100ms", "365d")
+    )]
+    pub duplicate_window: Duration,
+    /// On how many servers of a NATS cluster the streams are kept: 1, 3 or 5
+    #[arg(long, env = "TRANSCRIPT_REPLICAS", value_name = "N", default_value = "1", value_parser = parse::replicas)]
+    pub replicas: u8,
+    /// How long after its processor's last sign of life a call is given to another, 300ms to 1h
+    #[arg(
+        long, env = "TRANSCRIPT_ACK_WAIT", value_name = "DURATION", default_value = "6s",
+        value_parser = parse::duration("300ms", "1h")
+    )]
+    pub ack_wait: Duration,
+    /// How many times a call is handed out at most, 1 to 1000
+    #[arg(
+        long, env = "TRANSCRIPT_MAX_DELIVER", value_name = "N", default_value = "5",
+        value_parser = clap::value_parser!(u16).range(1..=1000)
+    )]
+    pub max_deliver: u16,
+    /// How many calls all processors together may have in hand, 1 to 10000000
+    #[arg(
+        long, env = "TRANSCRIPT_MAX_ACK_PENDING", value_name = "N", default_value = "20000",
+        value_parser = clap::value_parser!(u32).range(1..=10_000_000)
+    )]
+    pub max_ack_pending: u32,
+}
+
+/// The settings of `run`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct RunArgs {
+    /// What the streams and the consumer have to be like.
+    #[command(flatten)]
+    pub stream: StreamSettings,
+    /// How jobs are done.
+    #[command(flatten)]
+    pub jobs: RunSettings,
+}
+
+impl RunArgs {
+    fn check(&self) -> Result<(), String> {
+        let (pending, in_flight) = (self.stream.max_ack_pending, self.jobs.max_in_flight);
+        if pending < in_flight {
+            return Err(format!(
+                "--max-ack-pending {pending} is less than --max-in-flight {in_flight}: \
+                 the consumer would never hand out as many calls as this processor may have in hand; \
+                 raise the one or lower the other"
+            ));
+        }
+        let (base, cap) = (self.jobs.retry_base, self.jobs.retry_cap);
+        if base > cap {
+            return Err(format!(
+                "--retry-base {} is more than --retry-cap {}: the first pause cannot be longer than the longest",
+                humantime::format_duration(base),
+                humantime::format_duration(cap)
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// How jobs are done.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+#[command(next_help_heading = JOBS)]
+pub struct RunSettings {
+    /// How long to wait between two counts of a call's segments, 0s to 1h
+    #[arg(
+        long, env = "TRANSCRIPT_QUIET_PERIOD", value_name = "DURATION", default_value = "2s",
+        value_parser = parse::duration("0s", "1h")
+    )]
+    pub quiet_period: Duration,
+    /// How many counts at most before a call is summed up although its segments still arrive, 1 to 1000
+    #[arg(
+        long, env = "TRANSCRIPT_SETTLE_ROUNDS", value_name = "N", default_value = "5",
+        value_parser = clap::value_parser!(u32).range(1..=1000)
+    )]
+    pub settle_rounds: u32,
+    /// How many calls this processor has in hand at most, 1 to 1000000
+    #[arg(
+        long, env = "TRANSCRIPT_MAX_IN_FLIGHT", value_name = "N", default_value = "4096",
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000)
+    )]
+    pub max_in_flight: u32,
+    /// How many segments of a call are loaded at a time, 1 to 100000
+    #[arg(
+        long, env = "TRANSCRIPT_PAGE_SIZE", value_name = "N", default_value = "1000",
+        value_parser = clap::value_parser!(u32).range(1..=100_000)
+    )]
+    pub page_size: u32,
+    /// How long a failing step is tried again before the call is given back, 0s to 24h
+    #[arg(
+        long, env = "TRANSCRIPT_PATIENCE", value_name = "DURATION", default_value = "10m",
+        value_parser = parse::duration("0s", "24h")
+    )]
+    pub patience: Duration,
+    /// How long a call that is given back rests before it is handed out again, 0s to 1h
+    #[arg(
+        long, env = "TRANSCRIPT_NAK_DELAY", value_name = "DURATION", default_value = "30s",
+        value_parser = parse::duration("0s", "1h")
+    )]
+    pub nak_delay: Duration,
+    /// Pause before a failed step is tried again for the first time, 1ms to 1m; each next one is twice as long
+    #[arg(
+        long, env = "TRANSCRIPT_RETRY_BASE", value_name = "DURATION", default_value = "100ms",
+        value_parser = parse::duration("1ms", "1m")
+    )]
+    pub retry_base: Duration,
+    /// Longest pause between two tries, 1ms to 1h
+    #[arg(
+        long, env = "TRANSCRIPT_RETRY_CAP", value_name = "DURATION", default_value = "5s",
+        value_parser = parse::duration("1ms", "1h")
+    )]
+    pub retry_cap: Duration,
+    /// How long an answer of MongoDB or NATS is waited for before the step counts as failed, 100ms to 10m
+    #[arg(
+        long, env = "TRANSCRIPT_ANSWER_TIMEOUT", value_name = "DURATION", default_value = "30s",
+        value_parser = parse::duration("100ms", "10m")
+    )]
+    pub answer_timeout: Duration,
+    /// How long calls in hand may take to be finished once told to stop, 0s to 10m
+    #[arg(
+        long, env = "TRANSCRIPT_GRACE", value_name = "DURATION", default_value = "20s",
+        value_parser = parse::duration("0s", "10m")
+    )]
+    pub grace: Duration,
+}
+
+/// The settings of `play`.
+#[derive(Debug, Clone, Args)]
+pub struct PlayArgs {
+    /// Transcripts, one segment a line: {"conversationId","sessionId","index","speaker"?,"text","startMs"?,"endMs"?};
+    /// a line {"conversationId","sessionId","publishedSegments"} says what the end of that call announces
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// How fast to play, 0 to 10000: 1 as spoken, 2 twice as fast, 0 all at once
+    #[arg(long, value_name = "FACTOR", default_value = "0", value_parser = parse::speed)]
+    pub speed: f64,
+    /// How many of the last segments of each call are saved only after its end was published
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub late: usize,
+    /// How long after the end of the call those are saved, 0s to 24h
+    #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = parse::duration("0s", "24h"))]
+    pub late_by: Duration,
+    /// How many of the last segments of each call are published and counted, but never saved
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub lose: usize,
+    /// Publish the end of each call twice
+    #[arg(long)]
+    pub repeat_end: bool,
+}
+
+/// The settings of `show`.
+#[derive(Debug, Clone, Args)]
+pub struct ShowArgs {
+    /// conversationId of the call
+    pub conversation: String,
+    /// sessionId of the call
+    pub session: String,
+    /// Print the document as it is stored (relaxed extended JSON)
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl ShowArgs {
+    /// The call that is asked for.
+    ///
+    /// # Errors
+    ///
+    /// An id that cannot be one.
+    pub fn session(&self) -> Result<Session, IdError> {
+        Session::new(&self.conversation, &self.session)
+    }
+}
+
+fn both_or_none(one: (&str, bool), other: (&str, bool)) -> Result<(), String> {
+    match (one, other) {
+        ((given, true), (missing, false)) | ((missing, false), (given, true)) => {
+            Err(format!("{given} is given without {missing}: give both or none"))
+        }
+        ((_, true), (_, true)) | ((_, false), (_, false)) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,52 @@
+//! Readers of single values. clap names the flag and repeats the value; these say what it must be.
+
+use std::time::Duration;
+
+use tracing_subscriber::EnvFilter;
+
+/// A duration from `min` to `max`, both of which are written as a user would write them.
+pub(super) fn duration(
+    min: &'static str,
+    max: &'static str,
+) -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync + 'static {
+    let bound = |text| humantime::parse_duration(text).expect("a bound is a duration");
+    let range = bound(min)..=bound(max);
+    move |text| match humantime::parse_duration(text) {
+        Ok(value) if range.contains(&value) => Ok(value),
+        Ok(_) => Err(format!("must be from {min} to {max}")),
+        Err(e) => Err(format!("must be a duration such as 500ms, 6s or 24h, from {min} to {max}: {e}")),
+    }
+}
+
+/// JetStream keeps a stream on an odd number of servers, at most five.
+pub(super) fn replicas(text: &str) -> Result<u8, String> {
+    match text.parse() {
+        Ok(n @ (1 | 3 | 5)) => Ok(n),
+        Ok(_) | Err(_) => Err("must be 1, 3 or 5".to_owned()),
+    }
+}
+
+/// A factor of speed; zero means that no time passes.
+pub(super) fn speed(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(factor) if (0.0..=10_000.0).contains(&factor) => Ok(factor),
+        Ok(_) | Err(_) => Err("must be a number from 0 to 10000".to_owned()),
+    }
+}
+
+/// A name that MongoDB takes on every platform (manual, "Naming Restrictions").
+pub(super) fn database_name(text: &str) -> Result<String, String> {
+    const FORBIDDEN: &[char] = &['/', '\\', '.', ' ', '"', '$', '*', '<', '>', ':', '|', '?', '\0'];
+    if text.is_empty() || text.len() > 63 || text.contains(FORBIDDEN) {
+        return Err(r#"must have 1 to 63 bytes and none of / \ . " $ * < > : | ? or space"#.to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// A filter that `tracing-subscriber` understands.
+pub(super) fn log_filter(text: &str) -> Result<String, String> {
+    match EnvFilter::try_new(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(e) => Err(format!("must be a level, or target=level pairs separated by commas: {e}")),
+    }
+}

@@ -1,0 +1,134 @@
+use super::*;
+
+/// Reads `line` as a command line, in an environment that holds none of the variables.
+fn read(line: &str) -> Result<Cli, clap::Error> {
+    Cli::read(std::iter::once("transcript-processor").chain(line.split_whitespace()).map(OsString::from))
+}
+
+fn refusal(line: &str) -> String {
+    let error = read(line).expect_err("settings are refused");
+    assert_eq!(error.exit_code(), 2, "{error}");
+    error.to_string()
+}
+
+fn run_args(line: &str) -> RunArgs {
+    match read(line).expect("settings are good").command {
+        Command::Run(args) => *args,
+        other @ (Command::Setup(_) | Command::Play(_) | Command::Show(_)) => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_definition_is_sound() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn defaults_are_those_of_the_contract() {
+    let expected = StreamSettings {
+        duplicate_window: Duration::from_secs(24 * 3600),
+        replicas: 1,
+        ack_wait: Duration::from_secs(6),
+        max_deliver: 5,
+        max_ack_pending: 20_000,
+    };
+    let args = run_args("run");
+    assert_eq!(args.stream, expected);
+    assert_eq!(args.jobs.quiet_period, Duration::from_secs(2));
+    assert_eq!(args.jobs.settle_rounds, 5);
+    let cli = read("run").unwrap();
+    assert_eq!(cli.nats.url.to_string(), "nats://127.0.0.1:4222");
+    assert_eq!(cli.mongodb.uri.to_string(), "mongodb://127.0.0.1:27017");
+    assert_eq!(cli.mongodb.database, "transcripts");
+}
+
+#[test]
+fn servers_can_be_named_before_and_after_the_command() {
+    for line in ["--nats-url nats://a --mongodb-database d setup", "setup --nats-url nats://a --mongodb-database d"] {
+        let cli = read(line).unwrap();
+        assert_eq!((cli.nats.url.to_string().as_str(), cli.mongodb.database.as_str()), ("nats://a", "d"));
+    }
+}
+
+#[test]
+fn what_is_out_of_bounds_is_refused_with_flag_value_and_bound() {
+    let cases = [
+        ("--ack-wait", "299ms", "must be from 300ms to 1h"),
+        ("--ack-wait", "61m", "must be from 300ms to 1h"),
+        ("--ack-wait", "6", "must be a duration such as 500ms, 6s or 24h, from 300ms to 1h"),
+        ("--duplicate-window", "99ms", "must be from 100ms to 365d"),
+        ("--duplicate-window", "366d", "must be from 100ms to 365d"),
+        ("--replicas", "2", "must be 1, 3 or 5"),
+        ("--max-deliver", "0", "0 is not in 1..=1000"),
+        ("--max-deliver", "1001", "1001 is not in 1..=1000"),
+        ("--max-ack-pending", "0", "0 is not in 1..=10000000"),
+        ("--quiet-period", "3601s", "must be from 0s to 1h"),
+        ("--settle-rounds", "0", "0 is not in 1..=1000"),
+        ("--max-in-flight", "0", "0 is not in 1..=1000000"),
+        ("--page-size", "0", "0 is not in 1..=100000"),
+        ("--patience", "25h", "must be from 0s to 24h"),
+        ("--nak-delay", "61m", "must be from 0s to 1h"),
+        ("--retry-base", "0s", "must be from 1ms to 1m"),
+        ("--retry-cap", "0s", "must be from 1ms to 1h"),
+        ("--answer-timeout", "99ms", "must be from 100ms to 10m"),
+        ("--grace", "601s", "must be from 0s to 10m"),
+        ("--connect-timeout", "0s", "must be from 100ms to 1h"),
+        ("--log", "a=b=c", "must be a level"),
+        ("--mongodb-database", "a.b", "must have 1 to 63 bytes"),
+    ];
+    for (flag, value, bound) in cases {
+        let message = refusal(&format!("run {flag} {value}"));
+        assert!(message.contains(flag) && message.contains(value) && message.contains(bound), "{message}");
+    }
+}
+
+#[test]
+fn bounds_themselves_are_allowed() {
+    let args = run_args(
+        "run --ack-wait 300ms --duplicate-window 100ms --quiet-period 0s --settle-rounds 1000 --grace 0s \
+         --max-in-flight 1 --max-ack-pending 1 --replicas 5 --max-deliver 1",
+    );
+    assert_eq!(args.stream.ack_wait, Duration::from_millis(300));
+    assert_eq!((args.jobs.quiet_period, args.jobs.grace), (Duration::ZERO, Duration::ZERO));
+    assert_eq!(run_args("run --ack-wait 1h --grace 10m").stream.ack_wait, Duration::from_secs(3600));
+}
+
+#[test]
+fn settings_that_contradict_each_other_are_refused() {
+    let message = refusal("run --max-ack-pending 100 --max-in-flight 101");
+    assert!(message.contains("--max-ack-pending 100 is less than --max-in-flight 101"), "{message}");
+    let message = refusal("run --retry-base 2s --retry-cap 1s");
+    assert!(message.contains("--retry-base 2s is more than --retry-cap 1s"), "{message}");
+    let message = refusal("setup --nats-creds a --nats-nkey b");
+    assert!(message.contains("--nats-creds and --nats-nkey exclude each other"), "{message}");
+    let message = refusal("setup --nats-user ann");
+    assert!(message.contains("--nats-user is given without --nats-password"), "{message}");
+    let message = refusal("--nats-tls-key k setup");
+    assert!(message.contains("--nats-tls-key is given without --nats-tls-cert"), "{message}");
+    assert!(read("--nats-tls-key k setup --nats-tls-cert c").is_ok());
+}
+
+#[test]
+fn no_secret_is_shown() {
+    let line = "run --nats-url nats://ann:hunter2@a --mongodb-uri mongodb://ann:hunter2@b --nats-user ann --nats-password hunter2";
+    let shown = format!("{:?}", read(line).unwrap());
+    assert!(!shown.contains("hunter2"), "{shown}");
+    for line in ["run --nats-url http://ann:hunter2@a", "run --nats-url nats://ann:hunter2@a:b:c"] {
+        let message = refusal(line);
+        assert!(!message.contains("hunter2") && message.contains("--nats-url"), "{message}");
+    }
+}
+
+#[test]
+fn play_and_show_read_their_arguments() {
+    let Command::Play(play) = read("play a b --speed 1.5 --late 2 --lose 1 --repeat-end").unwrap().command else {
+        panic!("not play")
+    };
+    assert_eq!((play.files.len(), play.late, play.lose, play.repeat_end), (2, 2, 1, true));
+    assert!((play.speed - 1.5).abs() < f64::EPSILON);
+    for speed in ["-1", "NaN", "inf", "10001"] {
+        assert!(refusal(&format!("play a --speed={speed}")).contains("must be a number from 0 to 10000"), "{speed}");
+    }
+    assert!(refusal(&format!("show c {}", "s".repeat(257))).contains("sessionId is longer than 256 bytes"));
+    assert!(read("show c s --json").is_ok());
+}

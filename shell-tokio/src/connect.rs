@@ -1,0 +1,223 @@
+//! Connections to NATS and MongoDB.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, ServerAddr};
+use mongodb::{
+    bson::doc,
+    options::{Acknowledgment, ClientOptions, WriteConcern},
+};
+use thiserror::Error;
+
+use crate::cli::{MongodbArgs, NatsArgs};
+
+/// The name under which servers list these connections.
+const NAME: &str = "transcript-processor";
+/// async-nats gives a connection up after the third ping without an answer, so a peer that is gone without a word is
+/// noticed after about three of these, well within the ack wait.
+const PING_INTERVAL: Duration = Duration::from_secs(1);
+const FIRST_RECONNECT_DELAY: Duration = Duration::from_millis(10);
+/// Short beside the ack wait: calls in hand must not be given away because of a server that was restarted.
+const LONGEST_RECONNECT_DELAY: Duration = Duration::from_secs(1);
+/// Between two attempts at the first connection.
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
+
+/// Why there is no connection. No text of it holds a password.
+#[derive(Debug, Error)]
+pub enum ConnectError {
+    /// A file that the settings name cannot be used.
+    #[error("cannot read {what} {}", path.display())]
+    File {
+        /// What the file is for.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The addresses are none.
+    #[error("{url} does not name a NATS server")]
+    NatsUrl {
+        /// The addresses, without user and password.
+        url: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// No NATS server let us in, or none answered in time.
+    #[error("cannot connect to NATS at {url} (--nats-url)")]
+    Nats {
+        /// The addresses, without user and password.
+        url: String,
+        /// The last failure.
+        source: async_nats::ConnectError,
+    },
+    /// No NATS server answered in time.
+    #[error("cannot connect to NATS at {url} (--nats-url): no answer within {}", humantime::format_duration(*within))]
+    NatsSilent {
+        /// The addresses, without user and password.
+        url: String,
+        /// How long it was tried for.
+        within: Duration,
+    },
+    /// The MongoDB connection string is none, or no server answered in time.
+    #[error("cannot connect to MongoDB at {uri} (--mongodb-uri)")]
+    Mongodb {
+        /// The connection string, without user, password and options.
+        uri: String,
+        /// The driver's error.
+        source: mongodb::error::Error,
+    },
+}
+
+/// Connects to NATS. The first connection is tried for `within`; afterwards a lost one is made anew for ever.
+///
+/// # Errors
+///
+/// A file or an address that cannot be used and a server that does not let us in are reported at once; a server that
+/// cannot be reached when `within` is over.
+pub async fn connect_nats(args: &NatsArgs, within: Duration) -> Result<Client, ConnectError> {
+    let url = args.url.to_string();
+    let servers = args.url.servers().map_err(|source| ConnectError::NatsUrl { url: url.clone(), source })?;
+    let options = options(args).await?;
+    let mut last = None;
+    match tokio::time::timeout(within, first_connection(&options, &servers, &mut last)).await {
+        Ok(Ok(client)) => Ok(client),
+        Ok(Err(source)) => Err(ConnectError::Nats { url, source }),
+        Err(_elapsed) => Err(match last {
+            Some(source) => ConnectError::Nats { url, source },
+            None => ConnectError::NatsSilent { url, within },
+        }),
+    }
+}
+
+/// Connects to MongoDB and waits for a primary, for `within` at most. Writes are acknowledged by a majority of the servers'
+/// journals unless an operation asks for something else.
+///
+/// # Errors
+///
+/// The connection string cannot be read, the server does not let us in, or no primary was found in time.
+pub async fn connect_mongodb(args: &MongodbArgs, within: Duration) -> Result<mongodb::Client, ConnectError> {
+    let failed = |source| ConnectError::Mongodb { uri: args.uri.to_string(), source };
+    let mut options = ClientOptions::parse(args.uri.reveal()).await.map_err(failed)?;
+    options.app_name.get_or_insert_with(|| NAME.to_owned());
+    options.server_selection_timeout.get_or_insert(within);
+    options.connect_timeout.get_or_insert(within);
+    options.write_concern = Some(WriteConcern::builder().w(Acknowledgment::Majority).journal(true).build());
+    let client = mongodb::Client::with_options(options).map_err(failed)?;
+    client.database(&args.database).run_command(doc! { "ping": 1 }).await.map_err(failed)?;
+    Ok(client)
+}
+
+async fn first_connection(
+    options: &ConnectOptions,
+    servers: &[ServerAddr],
+    last: &mut Option<async_nats::ConnectError>,
+) -> Result<Client, async_nats::ConnectError> {
+    loop {
+        let error = match options.clone().connect(servers).await {
+            Ok(client) => return Ok(client),
+            Err(error) => error,
+        };
+        match error.kind() {
+            ConnectErrorKind::Io | ConnectErrorKind::Dns | ConnectErrorKind::TimedOut => {
+                tracing::debug!(%error, "NATS cannot be reached yet");
+                *last = Some(error);
+            }
+            ConnectErrorKind::ServerParse
+            | ConnectErrorKind::Authentication
+            | ConnectErrorKind::AuthorizationViolation
+            | ConnectErrorKind::Tls
+            | ConnectErrorKind::MaxReconnects => return Err(error),
+        }
+        tokio::time::sleep(RETRY_PAUSE).await;
+    }
+}
+
+async fn options(args: &NatsArgs) -> Result<ConnectOptions, ConnectError> {
+    let mut options = ConnectOptions::new()
+        .name(NAME)
+        .ping_interval(PING_INTERVAL)
+        .reconnect_delay_callback(reconnect_delay)
+        .event_callback(log_event)
+        .require_tls(args.require_tls);
+    if let Some(path) = &args.creds {
+        let creds = read_file("--nats-creds", path).await?;
+        options = options.credentials(&creds).map_err(|source| unusable("--nats-creds", path, source))?;
+    }
+    if let Some(path) = &args.nkey {
+        let seed = nkey_seed(&read_file("--nats-nkey", path).await?)
+            .ok_or_else(|| unusable("--nats-nkey", path, io::Error::other("it holds no seed of a user")))?;
+        options = options.nkey(seed);
+    }
+    if let (Some(user), Some(password)) = (&args.user, &args.password) {
+        options = options.user_and_password(user.clone(), password.reveal().to_owned());
+    }
+    if let Some(path) = &args.tls_ca {
+        read_file("--nats-tls-ca", path).await?;
+        options = options.add_root_certificates(path.clone());
+    }
+    if let (Some(cert), Some(key)) = (&args.tls_cert, &args.tls_key) {
+        read_file("--nats-tls-cert", cert).await?;
+        read_file("--nats-tls-key", key).await?;
+        options = options.add_client_certificate(cert.clone(), key.clone());
+    }
+    Ok(if args.tls_first { options.tls_first() } else { options })
+}
+
+async fn read_file(what: &'static str, path: &Path) -> Result<String, ConnectError> {
+    tokio::fs::read_to_string(path).await.map_err(|source| unusable(what, path, source))
+}
+
+fn unusable(what: &'static str, path: &Path, source: io::Error) -> ConnectError {
+    ConnectError::File { what, path: path.to_owned(), source }
+}
+
+/// The seed of a user begins with `SU`; tools write comments and frames around it.
+fn nkey_seed(file: &str) -> Option<String> {
+    file.lines().map(str::trim).find(|line| line.starts_with("SU")).map(str::to_owned)
+}
+
+fn reconnect_delay(attempts: usize) -> Duration {
+    let doublings = u32::try_from(attempts.saturating_sub(1)).unwrap_or(u32::MAX).min(16);
+    if attempts == 0 {
+        Duration::ZERO
+    } else {
+        (FIRST_RECONNECT_DELAY * 2_u32.pow(doublings)).min(LONGEST_RECONNECT_DELAY)
+    }
+}
+
+async fn log_event(event: Event) {
+    match event {
+        Event::Connected => tracing::info!("NATS connected"),
+        Event::Disconnected => tracing::warn!("NATS disconnected; connecting again"),
+        Event::LameDuckMode => tracing::warn!("the NATS server is about to stop"),
+        Event::Draining => tracing::info!("NATS connection drains"),
+        Event::Closed => tracing::info!("NATS connection closed"),
+        Event::SlowConsumer(subscription) => {
+            tracing::error!(subscription, "messages from NATS were dropped because they were not read in time");
+        }
+        Event::ServerError(error) => tracing::error!(%error, "NATS server error"),
+        Event::ClientError(error) => tracing::warn!(%error, "NATS client error"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reconnecting_is_quick_at_first_and_never_slow() {
+        let delays: Vec<_> = [0, 1, 2, 3, 7, 8, 1000, usize::MAX].map(|n| reconnect_delay(n).as_millis()).into();
+        assert_eq!(delays, [0, 10, 20, 40, 640, 1000, 1000, 1000]);
+    }
+
+    #[test]
+    fn a_seed_is_found_within_its_frame() {
+        assert_eq!(nkey_seed("# ann\n-----BEGIN SEED-----\n SUABC \n---"), Some("SUABC".to_owned()));
+        assert_eq!(nkey_seed("UABC\n"), None);
+    }
+}

@@ -1,0 +1,95 @@
+//! The index of the segments, by which they are counted and loaded in order.
+
+use futures::TryStreamExt;
+use mongodb::{
+    Database, IndexModel,
+    bson::{Bson, Document, doc},
+    error::{Error, ErrorKind},
+};
+use transcript_core::contract::SEGMENTS_COLLECTION;
+
+use super::{Change, Report, SetupError};
+
+/// MongoDB's answer where the collection does not exist.
+const NAMESPACE_NOT_FOUND: i32 = 26;
+/// Options with which an index does not hold every document, is not used, or orders text otherwise.
+const UNFIT: [&str; 4] = ["partialFilterExpression", "sparse", "hidden", "collation"];
+
+/// Creates the index, and with it the collection, unless an equal one is there under whatever name.
+pub(super) async fn ensure(db: &Database, report: &mut Report) -> Result<(), SetupError> {
+    let existing = list(db).await.map_err(|source| SetupError::Mongodb {
+        action: format!("list the indexes of {SEGMENTS_COLLECTION}"),
+        source,
+    })?;
+    if existing.iter().any(serves) {
+        return Ok(());
+    }
+    let model = IndexModel::builder().keys(keys()).build();
+    db.collection::<Document>(SEGMENTS_COLLECTION).create_index(model).await.map_err(|source| SetupError::Mongodb {
+        action: format!("create the index {} on {SEGMENTS_COLLECTION}", keys()),
+        source,
+    })?;
+    report.changes.push(Change::Created { object: format!("index {} on {SEGMENTS_COLLECTION}", keys()) });
+    Ok(())
+}
+
+fn keys() -> Document {
+    doc! { "sessionId": 1, "index": 1 }
+}
+
+/// The indexes as the server describes them; the driver's own type leaves out whether one is hidden.
+async fn list(db: &Database) -> Result<Vec<Document>, Error> {
+    match db.run_cursor_command(doc! { "listIndexes": SEGMENTS_COLLECTION }).await {
+        Ok(cursor) => cursor.try_collect().await,
+        Err(e) if is_namespace_not_found(&e) => Ok(Vec::new()),
+        Err(e) => Err(e),
+    }
+}
+
+#[expect(clippy::wildcard_enum_match_arm, reason = "the driver's enum grows, and one variant is asked about")]
+fn is_namespace_not_found(error: &Error) -> bool {
+    match error.kind.as_ref() {
+        ErrorKind::Command(e) => e.code == NAMESPACE_NOT_FOUND,
+        _ => false,
+    }
+}
+
+fn serves(index: &Document) -> bool {
+    let equal = index.get_document("key").is_ok_and(|key| {
+        key.len() == 2
+            && key.iter().zip(keys()).all(|((name, order), (wanted, _))| *name == wanted && is_ascending(order))
+    });
+    equal && !UNFIT.iter().any(|option| index.get(option).is_some_and(|value| *value != Bson::Boolean(false)))
+}
+
+/// Whichever type of number the client that made the index wrote.
+fn is_ascending(order: &Bson) -> bool {
+    order.as_i32() == Some(1) || order.as_i64() == Some(1) || order.as_f64() == Some(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_equal_index_serves_under_any_name_and_number_type() {
+        assert!(serves(&doc! { "v": 2, "name": "mine", "key": { "sessionId": 1.0, "index": 1_i64 }, "unique": true }));
+        assert!(serves(&doc! { "key": keys(), "sparse": false }));
+    }
+
+    #[test]
+    fn another_index_does_not_serve() {
+        for index in [
+            doc! { "key": { "sessionId": 1 } },
+            doc! { "key": { "index": 1, "sessionId": 1 } },
+            doc! { "key": { "sessionId": 1, "index": -1 } },
+            doc! { "key": { "sessionId": "hashed", "index": 1 } },
+            doc! { "key": { "sessionId": 1, "index": 1, "x": 1 } },
+            doc! { "key": keys(), "partialFilterExpression": { "index": { "$gt": 1 } } },
+            doc! { "key": keys(), "sparse": true },
+            doc! { "key": keys(), "hidden": true },
+        ] {
+            assert!(!serves(&index), "{index}");
+        }
+    }
+}

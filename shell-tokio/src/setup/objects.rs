@@ -1,0 +1,230 @@
+//! The objects in JetStream, and the settings that each must have.
+
+use async_nats::jetstream::ErrorCode;
+use serde_json::{Value, json};
+use transcript_core::contract::{
+    CONSUMER, RECORDING_STREAM, RECORDING_SUBJECTS, SESSION_ENDED_SUBJECT, TRANSCRIPTION_STREAM, TRANSCRIPTION_SUBJECTS,
+};
+
+use super::{
+    SetupError,
+    plan::{self, Config, Otherwise, Plan, Refusal, Rule, Wanted},
+};
+use crate::cli::StreamSettings;
+
+const FIXED: &str = "JetStream cannot change that: move the messages to a stream that has it, or remove this one";
+const FIXED_CONSUMER: &str = "JetStream cannot change that: remove the consumer; the next start makes it anew, and hands \
+                              out every call that the stream still holds";
+const SEALED: &str = "nothing can be published to it any more: remove it, or name another";
+const FOLLOWS: &str = "nothing can be published to a mirror: remove it, or use the stream that it follows";
+const ASYNC: &str = "messages would be acknowledged before they are stored, which JetStream cannot change: \
+                     move them to a stream without it, or remove this one";
+
+/// A stream or a consumer: the settings that it must have, and where to ask for it.
+pub(super) struct Object {
+    /// The kind and the name, for people.
+    pub name: String,
+    pub info_subject: String,
+    kind: Kind,
+    rules: Vec<Rule>,
+}
+
+enum Kind {
+    Stream(&'static str),
+    Consumer,
+}
+
+impl Object {
+    /// The stream of the transcripts.
+    pub(super) fn transcription(settings: &StreamSettings) -> Self {
+        let mut rules = stream_rules(&TRANSCRIPTION_SUBJECTS, settings);
+        rules.extend([
+            fixed("storage", "file", FIXED),
+            fixed_nothing("persist_mode", ASYNC),
+            Rule {
+                field: "retention",
+                wanted: Wanted::Value(json!("limits")),
+                otherwise: Otherwise::RefuseIf("workqueue", FIXED),
+            },
+            Rule { field: "no_ack", wanted: Wanted::Nothing, otherwise: Otherwise::Change },
+            Rule {
+                field: "duplicate_window",
+                wanted: Wanted::Time(settings.duplicate_window),
+                otherwise: Otherwise::Change,
+            },
+        ]);
+        Self::stream(TRANSCRIPTION_STREAM, rules)
+    }
+
+    /// The stream of the recordings. The processor does not read it, so how it stores its messages is not its business.
+    pub(super) fn recording(settings: &StreamSettings) -> Self {
+        Self::stream(RECORDING_STREAM, stream_rules(&RECORDING_SUBJECTS, settings))
+    }
+
+    /// The consumer that all processors share.
+    pub(super) fn consumer(settings: &StreamSettings) -> Self {
+        let mut rules = vec![
+            fixed("durable_name", CONSUMER, FIXED_CONSUMER),
+            fixed_nothing("deliver_subject", FIXED_CONSUMER),
+            fixed("deliver_policy", "all", FIXED_CONSUMER),
+            fixed("ack_policy", "explicit", FIXED_CONSUMER),
+            fixed("replay_policy", "instant", FIXED_CONSUMER),
+            fixed_nothing("mem_storage", FIXED_CONSUMER),
+        ];
+        rules.extend(
+            [
+                ("filter_subject", Wanted::Value(json!(SESSION_ENDED_SUBJECT))),
+                ("ack_wait", Wanted::Time(settings.ack_wait)),
+                ("max_deliver", Wanted::Value(json!(settings.max_deliver))),
+                ("max_ack_pending", Wanted::Value(json!(settings.max_ack_pending))),
+            ]
+            .map(|(field, wanted)| Rule { field, wanted, otherwise: Otherwise::Change }),
+        );
+        rules.extend(CONSUMER_HINDRANCES.map(|field| Rule {
+            field,
+            wanted: Wanted::Nothing,
+            otherwise: Otherwise::Change,
+        }));
+        Self {
+            name: format!("consumer {CONSUMER}"),
+            info_subject: format!("CONSUMER.INFO.{TRANSCRIPTION_STREAM}.{CONSUMER}"),
+            kind: Kind::Consumer,
+            rules,
+        }
+    }
+
+    fn stream(name: &'static str, rules: Vec<Rule>) -> Self {
+        Self {
+            name: format!("stream {name}"),
+            info_subject: format!("STREAM.INFO.{name}"),
+            kind: Kind::Stream(name),
+            rules,
+        }
+    }
+
+    /// The configuration with which it is created.
+    pub(super) fn blank(&self) -> Config {
+        let mut config = plan::blank(&self.rules);
+        match self.kind {
+            // The API wants these named even where they are what it would take anyway.
+            Kind::Stream(name) => {
+                config.insert("name".to_owned(), name.into());
+                config.entry("storage").or_insert_with(|| "file".into());
+                config.entry("retention").or_insert_with(|| "limits".into());
+            }
+            Kind::Consumer => {
+                config.insert("name".to_owned(), CONSUMER.into());
+            }
+        }
+        config
+    }
+
+    /// What has to be changed in the `existing` configuration.
+    pub(super) fn plan(&self, existing: &Config) -> Result<Plan, SetupError> {
+        let planned = plan::plan(existing, &self.rules).map_err(|Refusal { difference, why }| SetupError::Refused {
+            object: self.name.clone(),
+            field: difference.field,
+            existing: difference.existing,
+            wanted: difference.wanted,
+            why,
+        })?;
+        let time = |field| planned.config.get(field).and_then(Value::as_u64).unwrap_or(0);
+        let (window, max_age) = (time("duplicate_window"), time("max_age"));
+        if max_age > 0 && window > max_age {
+            return Err(SetupError::WindowBeyondAge {
+                object: self.name.clone(),
+                max_age: plan::show_time(max_age),
+                window: plan::show_time(window),
+            });
+        }
+        Ok(planned)
+    }
+
+    /// Checks the configuration that the server answered with.
+    pub(super) fn verify(&self, config: &Config) -> Result<(), SetupError> {
+        match self.plan(config)?.differences.into_iter().next() {
+            None => Ok(()),
+            Some(difference) => Err(SetupError::NotTaken {
+                object: self.name.clone(),
+                field: difference.field,
+                wanted: difference.wanted,
+                got: difference.existing,
+            }),
+        }
+    }
+
+    /// What is left as it is although it weakens what the processor promises.
+    pub(super) fn warnings(&self, config: &Config) -> Vec<String> {
+        if !self.rules.iter().any(|rule| rule.field == "duplicate_window") {
+            return Vec::new();
+        }
+        let limited = ["max_msgs", "max_bytes", "max_msgs_per_subject"].into_iter().filter_map(|field| {
+            let limit = config.get(field).and_then(Value::as_i64).filter(|limit| *limit > 0)?;
+            Some(format!(
+                "{} has {field} {limit}: once a message is removed for it, a restart of the server forgets the message's \
+                 id, and a notification can then be published again within the duplicate window",
+                self.name
+            ))
+        });
+        limited.collect()
+    }
+
+    /// The subject and the body of the request to create or update it with `config`.
+    pub(super) fn submission(&self, action: &str, config: &Config) -> (String, Value) {
+        match self.kind {
+            Kind::Stream(name) => (format!("STREAM.{}.{name}", action.to_uppercase()), json!(config)),
+            Kind::Consumer => (
+                format!("CONSUMER.CREATE.{TRANSCRIPTION_STREAM}.{CONSUMER}.{SESSION_ENDED_SUBJECT}"),
+                json!({ "stream_name": TRANSCRIPTION_STREAM, "config": config, "action": action }),
+            ),
+        }
+    }
+
+    /// Whether the answer to reading or updating says that there is no such object.
+    pub(super) fn is_missing(&self, code: ErrorCode) -> bool {
+        match self.kind {
+            Kind::Stream(_) => code == ErrorCode::STREAM_NOT_FOUND,
+            Kind::Consumer => code == ErrorCode::CONSUMER_NOT_FOUND || code == ErrorCode::CONSUMER_DOES_NOT_EXIST,
+        }
+    }
+
+    /// Whether the answer to creating says that there is one by now, with other settings.
+    pub(super) fn is_taken(&self, code: ErrorCode) -> bool {
+        match self.kind {
+            Kind::Stream(_) => code == ErrorCode::STREAM_NAME_EXIST,
+            Kind::Consumer => code == ErrorCode::CONSUMER_ALREADY_EXISTS || code == ErrorCode::CONSUMER_NAME_EXIST,
+        }
+    }
+}
+
+/// Settings with which the processor could not work as promised: `backoff` replaces the ack wait, other filters widen
+/// ours, without bodies there is no call to process, an idle consumer would be removed and would start over, and a
+/// pull that is larger or longer than allowed, or names no priority group where one is wanted, is answered with an error.
+const CONSUMER_HINDRANCES: [&str; 9] = [
+    "backoff",
+    "filter_subjects",
+    "headers_only",
+    "inactive_threshold",
+    "max_batch",
+    "max_bytes",
+    "max_expires",
+    "priority_groups",
+    "priority_policy",
+];
+
+fn stream_rules(subjects: &[&'static str], settings: &StreamSettings) -> Vec<Rule> {
+    vec![
+        fixed_nothing("mirror", FOLLOWS),
+        fixed_nothing("sealed", SEALED),
+        Rule { field: "subjects", wanted: Wanted::Subjects(subjects.to_vec()), otherwise: Otherwise::Change },
+        Rule { field: "num_replicas", wanted: Wanted::Value(json!(settings.replicas)), otherwise: Otherwise::Change },
+    ]
+}
+
+fn fixed(field: &'static str, wanted: &str, why: &'static str) -> Rule {
+    Rule { field, wanted: Wanted::Value(wanted.into()), otherwise: Otherwise::Refuse(why) }
+}
+
+fn fixed_nothing(field: &'static str, why: &'static str) -> Rule {
+    Rule { field, wanted: Wanted::Nothing, otherwise: Otherwise::Refuse(why) }
+}
