@@ -236,7 +236,7 @@ impl Stream {
 
     pub(super) fn unsettled(&self, consumer: &str) -> u64 {
         let consumer = self.consumers.get(consumer);
-        consumer.map_or(0, |it| it.pending.len() as u64 + self.log.count_for(it.next_stream, &it.config))
+        consumer.map_or(0, |it| it.pending.len() as u64 + self.log.count_for(it.next_stream, &it.config).unsigned_abs())
     }
 
     /// The consumer and the messages it reads.

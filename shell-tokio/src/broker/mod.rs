@@ -147,8 +147,8 @@ fn of_code(code: usize) -> FailureKind {
 fn body(acknowledgement: &Acknowledgement) -> String {
     match acknowledgement {
         Acknowledgement::Ack => "+ACK".to_owned(),
-        Acknowledgement::Nak { delay } if delay.is_zero() => "-NAK".to_owned(),
-        Acknowledgement::Nak { delay } => format!(r#"-NAK {{"delay": {}}}"#, delay.as_nanos()),
+        Acknowledgement::Nak { delay, .. } if delay.is_zero() => "-NAK".to_owned(),
+        Acknowledgement::Nak { delay, .. } => format!(r#"-NAK {{"delay": {}}}"#, delay.as_nanos()),
         Acknowledgement::Term { reason } => format!("+TERM {reason}"),
     }
 }
@@ -160,10 +160,11 @@ mod tests {
     #[test]
     fn acknowledgements_read_as_the_server_expects_them() {
         let term = Acknowledgement::Term { reason: "sessionId is empty".into() };
+        let nak = |delay| Acknowledgement::Nak { delay, reason: String::new() };
         let bodies = [
             (Acknowledgement::Ack, "+ACK"),
-            (Acknowledgement::Nak { delay: Duration::ZERO }, "-NAK"),
-            (Acknowledgement::Nak { delay: Duration::from_millis(1500) }, r#"-NAK {"delay": 1500000000}"#),
+            (nak(Duration::ZERO), "-NAK"),
+            (nak(Duration::from_millis(1500)), r#"-NAK {"delay": 1500000000}"#),
             (term, "+TERM sessionId is empty"),
         ];
         for (acknowledgement, expected) in bodies {
