@@ -1,14 +1,11 @@
 //! A durable pull consumer with explicit acks: what is out, what comes back, and what it says about it.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
     ack::{AckBody, AckSubject},
     advisory::{Advisory, AdvisoryKind},
+    again::Again,
     config::{ConsumerConfig, DeliverPolicy},
     log::Log,
     message::{ConsumerInfo, Context, Inbox, Message, SequencePair, StatusHeaders},
@@ -61,41 +58,6 @@ pub(super) enum Share {
     All,
     /// Some; those after the first one left may be gone too.
     Part,
-}
-
-/// A queue that holds each sequence once. It lives in memory only.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Again {
-    queue: VecDeque<u64>,
-    members: BTreeSet<u64>,
-}
-
-impl Again {
-    pub(super) fn push(&mut self, sequence: u64) {
-        if self.members.insert(sequence) {
-            self.queue.push_back(sequence);
-        }
-    }
-
-    pub(super) fn pop(&mut self) -> Option<u64> {
-        let sequence = self.queue.pop_front()?;
-        self.members.remove(&sequence);
-        Some(sequence)
-    }
-
-    pub(super) fn len(&self) -> u64 {
-        self.queue.len() as u64
-    }
-
-    fn contains(&self, sequence: u64) -> bool {
-        self.members.contains(&sequence)
-    }
-
-    fn remove(&mut self, sequence: u64) {
-        if self.members.remove(&sequence) {
-            self.queue.retain(|queued| *queued != sequence);
-        }
-    }
 }
 
 impl Consumer {
@@ -454,7 +416,7 @@ impl Consumer {
             self.floor = self.delivered();
         }
         let queued = std::mem::take(&mut self.again);
-        for sequence in queued.queue.into_iter().filter(|sequence| *sequence >= self.next_stream) {
+        for sequence in queued.into_iter().filter(|sequence| *sequence >= self.next_stream) {
             self.again.push(sequence);
         }
         self.save_all(ctx.now);
