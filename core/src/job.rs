@@ -77,6 +77,10 @@ pub(crate) struct Job {
     pub(crate) timers: Timers,
     /// Under which deadline the processor's queue has this job.
     pub(crate) scheduled: Option<Time>,
+    #[cfg(feature = "planted-bugs")]
+    bug: Option<crate::Bug>,
+    #[cfg(feature = "planted-bugs")]
+    first_count: Option<u64>,
 }
 
 /// Where a job stands, in the order of the job.
@@ -198,7 +202,16 @@ impl Job {
             failing_since: None,
             timers,
             scheduled: None,
+            #[cfg(feature = "planted-bugs")]
+            bug: None,
+            #[cfg(feature = "planted-bugs")]
+            first_count: None,
         }
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn with_bug(self, bug: Option<crate::Bug>) -> Self {
+        Self { bug, ..self }
     }
 
     pub(crate) fn state(&self) -> State {
@@ -262,10 +275,20 @@ impl Job {
         let (phase, next) = match (mem::replace(&mut self.phase, Phase::Over), event) {
             (Phase::Queued { call }, Event::Turn) => {
                 let settling = Settling::default();
+                #[cfg(feature = "planted-bugs")]
+                if self.bug == Some(crate::Bug::NoSettling) {
+                    self.settles_at = now;
+                }
                 (Phase::Quiet { call, settling }, Next::Wait(Timer::Settle, self.settles_at))
             }
             (Phase::Quiet { call, settling }, Event::QuietOver) => (Phase::Counting { call, settling }, Next::Ask),
             (Phase::Counting { call, settling }, Event::Reported(Report::Counted { segments })) => {
+                #[cfg(feature = "planted-bugs")]
+                let settling = {
+                    self.first_count.get_or_insert(segments);
+                    let last = settling.last.or((self.bug == Some(crate::Bug::NoSettling)).then_some(segments));
+                    Settling { last, ..settling }
+                };
                 counted(now, call, settling, segments, settings)
             }
             (Phase::Loading { call, mut loading }, Event::Reported(Report::Loaded(page))) => {
@@ -278,6 +301,8 @@ impl Job {
                 } else {
                     let built_at = self.wall(now);
                     let summary = loading.summarizer.finish(&call.session, call.published_segments, built_at);
+                    #[cfg(feature = "planted-bugs")]
+                    let summary = self.spoil(summary);
                     (Phase::Saving { call, summary: Arc::new(summary) }, Next::Ask)
                 }
             }
@@ -313,6 +338,10 @@ impl Job {
         self.timers.clear(Timer::Settle);
         self.timers.clear(Timer::Retry);
         self.timers.set(Timer::Answer, now.after(settings.answer_timeout));
+        #[cfg(feature = "planted-bugs")]
+        if self.bug == Some(crate::Bug::ReportsAwaitedForEver) {
+            self.timers.clear(Timer::Answer);
+        }
         if matches!(self.acknowledgement(), Some(Acknowledgement::Nak { .. })) {
             // A heartbeat would override the delay of the nak: nats-server, consumer.go, progressUpdate.
             self.timers.clear(Timer::Heartbeat);
@@ -358,6 +387,15 @@ impl Job {
 
     fn failed(&mut self, now: Time, phase: Phase, failure: &Failure, settings: &Settings) -> (Phase, Next) {
         let since = *self.failing_since.get_or_insert(now);
+        #[cfg(feature = "planted-bugs")]
+        match self.bug {
+            Some(crate::Bug::HeartbeatsAfterFailure) => return (phase, Next::Stay),
+            Some(crate::Bug::BareNak) if !matches!(phase, Phase::Acknowledging { .. }) => {
+                let acknowledgement = Acknowledgement::Nak { delay: Duration::ZERO };
+                return (Phase::Acknowledging { acknowledgement }, Next::Ask);
+            }
+            Some(_) | None => {}
+        }
         match classify(failure.kind) {
             Remedy::TryAgain if now.since(since) < settings.patience => {
                 let pause = pause(self.stream_sequence, self.retries, settings);
@@ -375,6 +413,16 @@ impl Job {
                 }
             }
         }
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    fn spoil(&self, summary: Summary) -> Summary {
+        let complete = match (self.bug, self.first_count) {
+            (Some(crate::Bug::CompleteByFirstCount), Some(first)) => first >= summary.published_segments,
+            (Some(_) | None, _) => summary.complete,
+        };
+        let key = self.key.clone().unwrap_or_else(|| summary.key.clone());
+        Summary { complete, key, ..summary }
     }
 
     /// The shell's wall clock, carried on from the delivery by the clock that never goes back.

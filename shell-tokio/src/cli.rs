@@ -20,8 +20,8 @@ const JOBS: &str = "Jobs";
 
 /// Turns the transcript of every ended call into one summary and one notification.
 ///
-/// Every setting can be given as an environment variable; the command line wins. Durations are written like 500ms, 6s or
-/// 24h. Exit codes: 0 done, 1 failed, 2 wrong usage or settings.
+/// Every setting can be given as an environment variable; the command line wins. Durations are written like 500ms, 6s
+/// or 24h. Exit codes: 0 done, 1 failed, 2 wrong usage or settings.
 #[derive(Debug, Parser)]
 #[command(name = "transcript-processor", version, propagate_version = true, max_term_width = 120)]
 pub struct Cli {
@@ -63,6 +63,7 @@ impl Cli {
 
     fn check(&self) -> Result<(), String> {
         self.nats.check()?;
+        self.mongodb.uri.check().map_err(|e| format!("--mongodb-uri {}: {e}", self.mongodb.uri))?;
         match &self.command {
             Command::Run(args) => args.check(),
             Command::Setup(_) | Command::Play(_) => Ok(()),
@@ -88,7 +89,7 @@ pub enum Command {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = SERVERS)]
 pub struct NatsArgs {
-    /// NATS server, nats://[USER:PASSWORD@]HOST[:PORT] or tls://…; several of one cluster are separated by commas
+    /// NATS server, nats://HOST:PORT or tls://USER:PASSWORD@HOST:PORT; several of one cluster are separated by commas
     #[arg(
         id = "nats-url",
         long,
@@ -106,7 +107,10 @@ pub struct NatsArgs {
     #[arg(id = "nats-nkey", long, env = "NATS_NKEY", value_name = "FILE", global = true)]
     pub nkey: Option<PathBuf>,
     /// NATS user
-    #[arg(id = "nats-user", long, env = "NATS_USER", value_name = "NAME", global = true, value_parser = NonEmptyStringValueParser::new())]
+    #[arg(
+        id = "nats-user", long, env = "NATS_USER", value_name = "NAME", global = true,
+        value_parser = NonEmptyStringValueParser::new()
+    )]
     pub user: Option<String>,
     /// NATS password; better given by environment than by command line, which every user of a machine can read
     #[arg(

@@ -68,7 +68,15 @@ impl World {
     ///
     /// A server does not start.
     pub async fn start_with_own_mongod() -> Result<Self, WorldError> {
-        let mongod = Mongod::replica_set().await?;
+        Self::start_with(Mongod::replica_set().await?).await
+    }
+
+    /// A world with this mongod.
+    ///
+    /// # Errors
+    ///
+    /// A server does not start.
+    pub async fn start_with(mongod: Mongod) -> Result<Self, WorldError> {
         let database = TestDatabase::on(&mongod).await?;
         Self::with(database, Some(mongod)).await
     }

@@ -351,6 +351,19 @@ fn two_jobs_of_one_key_run_one_after_the_other() {
 }
 
 #[test]
+fn a_job_that_only_waits_for_its_confirmation_takes_no_room() {
+    let mut bench = Bench::new(Settings { max_in_flight: 1, ..Settings::default() });
+    bench.deliver_payload(1, 0, b"{}");
+    assert_eq!((bench.processor.room(), bench.processor.in_flight()), (1, 1));
+    bench.deliver(2, "s", 0);
+    assert_eq!((bench.processor.room(), bench.processor.in_flight()), (0, 2), "as many as may be all together");
+    bench.report("term: conversationId is missing", Report::Acknowledged);
+    assert_eq!((bench.processor.room(), bench.processor.in_flight()), (0, 1), "the other one works");
+    bench.handle(Input::Drain).report("nak", Report::Acknowledged);
+    assert_eq!((bench.processor.room(), bench.processor.in_flight(), bench.drained), (0, 0, true));
+}
+
+#[test]
 fn room_is_what_is_left_of_the_most_in_flight() {
     let mut bench = Bench::new(Settings { max_in_flight: 2, ..settings() });
     assert_eq!(bench.processor.room(), 2);

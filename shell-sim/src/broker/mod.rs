@@ -169,6 +169,18 @@ impl Broker {
         self.streams.values().filter_map(Stream::due).min().map(|due| due.time(self.epoch))
     }
 
+    /// The last sequence of a stream, for the eyes of the world's checks; zero where there is none.
+    #[must_use]
+    pub fn last_sequence(&self, stream: &str) -> u64 {
+        self.streams.get(stream).map_or(0, Stream::last_sequence)
+    }
+
+    /// The messages of a consumer that are neither acknowledged nor given up, for the eyes of the world's checks.
+    #[must_use]
+    pub fn unsettled(&self, stream: &str, consumer: &str) -> u64 {
+        self.streams.get(stream).map_or(0, |stream| stream.unsettled(consumer))
+    }
+
     fn fire(&mut self, now: Time) {
         let stamp = Stamp::new(self.epoch, now);
         let due = self.up && self.streams.values().any(|stream| stream.due().is_some_and(|due| due <= stamp));

@@ -233,6 +233,15 @@ impl Stream {
         }
     }
 
+    pub(super) fn last_sequence(&self) -> u64 {
+        self.log.last()
+    }
+
+    pub(super) fn unsettled(&self, consumer: &str) -> u64 {
+        let consumer = self.consumers.get(consumer);
+        consumer.map_or(0, |it| it.pending.len() as u64 + self.log.count_for(it.next_stream, &it.config))
+    }
+
     /// The consumer and the messages it reads.
     pub(super) fn consumer(&mut self, name: &str) -> Option<(&mut Consumer, &Log)> {
         self.consumers.get_mut(name).map(|consumer| (consumer, &self.log))

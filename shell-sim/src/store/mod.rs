@@ -20,6 +20,8 @@
 //! Roll-backs of writes that no majority has: the processor asks for a majority, and a single node rolls nothing back.
 //! Secondary reads, transactions, other collections.
 
+#[cfg(feature = "planted-bugs")]
+mod planted;
 mod segments;
 #[cfg(test)]
 mod tests;

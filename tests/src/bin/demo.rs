@@ -18,7 +18,7 @@ use mongodb::{
     change_stream::{ChangeStream, event::ChangeStreamEvent},
     options::FullDocumentType,
 };
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use transcript_core::{contract::PROCESSED_SUBJECT, contract::SUMMARIES_COLLECTION, ids::Key};
 use transcript_tests::{
     calls::{Call, fixture},
@@ -143,9 +143,13 @@ impl Stage {
     }
 
     async fn kill_between_save_and_publish(&self, story: &Story, processor: &Processor) -> Result<Killed> {
-        let held = timeout(WITHIN, self.proxy.held()).await.map_err(|_| {
-            format!("no notification was sent within {WITHIN:?}; the processor's log:\n{}", processor.logs())
-        })?;
+        let held = tokio::select! {
+            held = self.proxy.held() => held,
+            ended = processor.wait(WITHIN) => {
+                let what = ended.map_or_else(|_| format!("sent nothing within {WITHIN:?}"), |exit| format!("ended: {exit:?}"));
+                return Err(format!("the processor {what}; its log:\n{}", processor.logs()).into());
+            }
+        };
         let key = held.header("Nats-Msg-Id").ok_or("the notification has no Nats-Msg-Id")?.to_owned();
         story.event(&format!("the notification of {key} is on its way, and is held up"));
         wait_until(format!("the summary of {key} is stored"), WITHIN, || async {
