@@ -74,7 +74,7 @@ impl Consumer {
         };
         let next_stream = chosen.max(log.first()).max(1);
         Self {
-            unsent: log.count_for(next_stream, &config),
+            unsent: counted(log, next_stream, &config),
             deaf: false,
             saved: Saved::starting(next_stream - 1),
             config,
@@ -424,7 +424,7 @@ impl Consumer {
 
     /// The stream's messages before `first` were removed all at once.
     pub(super) fn recount(&mut self, log: &Log, now: Stamp) {
-        self.unsent = log.count_for(self.next_stream, &self.config);
+        self.unsent = counted(log, self.next_stream, &self.config);
         let kept = self.redelivered.split_off(&log.first());
         for sequence in std::mem::replace(&mut self.redelivered, kept).into_keys() {
             self.again.remove(sequence);
@@ -452,7 +452,7 @@ impl Consumer {
         self.config = next;
         if refiltered {
             self.deaf = self.config.filters.is_empty();
-            self.unsent = log.count_for(self.next_stream, &self.config);
+            self.unsent = counted(log, self.next_stream, &self.config);
         }
         let answer = self.at_start.take().unwrap_or_else(|| self.info(log, ctx));
         if roomier {
@@ -471,7 +471,7 @@ impl Consumer {
         self.next_consumer = 1;
         self.floor = self.delivered();
         self.saved = Saved::starting(next - 1);
-        self.unsent = log.count_for(next, &self.config);
+        self.unsent = counted(log, next, &self.config);
         self.pump(log, ctx);
     }
 
@@ -489,7 +489,7 @@ impl Consumer {
         self.waiting = Waiting::default();
         self.waiting_due = None;
         self.check_due = None;
-        self.unsent = log.count_for(self.next_stream, &self.config);
+        self.unsent = counted(log, self.next_stream, &self.config);
         if !self.pending.is_empty() {
             self.check_pending(log, ctx);
         }
@@ -542,4 +542,8 @@ impl Consumer {
 
 fn terminated(consumer_seq: u64, reason: Arc<str>) -> AdvisoryKind {
     AdvisoryKind::Terminated { consumer_seq, reason }
+}
+
+fn counted(log: &Log, from: u64, config: &ConsumerConfig) -> i64 {
+    i64::try_from(log.count_for(from, config)).unwrap_or(i64::MAX)
 }
