@@ -1,14 +1,11 @@
 //! A durable pull consumer with explicit acks: what is out, what comes back, and what it says about it.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
     ack::{AckBody, AckSubject},
     advisory::{Advisory, AdvisoryKind},
+    again::Again,
     config::{ConsumerConfig, DeliverPolicy},
     log::Log,
     message::{ConsumerInfo, Context, Inbox, Message, SequencePair, StatusHeaders},
@@ -63,41 +60,6 @@ pub(super) enum Share {
     Part,
 }
 
-/// A queue that holds each sequence once. It lives in memory only.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Again {
-    queue: VecDeque<u64>,
-    members: BTreeSet<u64>,
-}
-
-impl Again {
-    pub(super) fn push(&mut self, sequence: u64) {
-        if self.members.insert(sequence) {
-            self.queue.push_back(sequence);
-        }
-    }
-
-    pub(super) fn pop(&mut self) -> Option<u64> {
-        let sequence = self.queue.pop_front()?;
-        self.members.remove(&sequence);
-        Some(sequence)
-    }
-
-    pub(super) fn len(&self) -> u64 {
-        self.queue.len() as u64
-    }
-
-    fn contains(&self, sequence: u64) -> bool {
-        self.members.contains(&sequence)
-    }
-
-    fn remove(&mut self, sequence: u64) {
-        if self.members.remove(&sequence) {
-            self.queue.retain(|queued| *queued != sequence);
-        }
-    }
-}
-
 impl Consumer {
     pub(super) fn new(stream: Arc<str>, config: ConsumerConfig, log: &Log) -> Self {
         let chosen = match config.deliver {
@@ -112,7 +74,7 @@ impl Consumer {
         };
         let next_stream = chosen.max(log.first()).max(1);
         Self {
-            unsent: log.count_for(next_stream, &config),
+            unsent: counted(log, next_stream, &config),
             deaf: false,
             saved: Saved::starting(next_stream - 1),
             config,
@@ -454,7 +416,7 @@ impl Consumer {
             self.floor = self.delivered();
         }
         let queued = std::mem::take(&mut self.again);
-        for sequence in queued.queue.into_iter().filter(|sequence| *sequence >= self.next_stream) {
+        for sequence in queued.into_iter().filter(|sequence| *sequence >= self.next_stream) {
             self.again.push(sequence);
         }
         self.save_all(ctx.now);
@@ -462,7 +424,7 @@ impl Consumer {
 
     /// The stream's messages before `first` were removed all at once.
     pub(super) fn recount(&mut self, log: &Log, now: Stamp) {
-        self.unsent = log.count_for(self.next_stream, &self.config);
+        self.unsent = counted(log, self.next_stream, &self.config);
         let kept = self.redelivered.split_off(&log.first());
         for sequence in std::mem::replace(&mut self.redelivered, kept).into_keys() {
             self.again.remove(sequence);
@@ -490,7 +452,7 @@ impl Consumer {
         self.config = next;
         if refiltered {
             self.deaf = self.config.filters.is_empty();
-            self.unsent = log.count_for(self.next_stream, &self.config);
+            self.unsent = counted(log, self.next_stream, &self.config);
         }
         let answer = self.at_start.take().unwrap_or_else(|| self.info(log, ctx));
         if roomier {
@@ -509,7 +471,7 @@ impl Consumer {
         self.next_consumer = 1;
         self.floor = self.delivered();
         self.saved = Saved::starting(next - 1);
-        self.unsent = log.count_for(next, &self.config);
+        self.unsent = counted(log, next, &self.config);
         self.pump(log, ctx);
     }
 
@@ -527,7 +489,7 @@ impl Consumer {
         self.waiting = Waiting::default();
         self.waiting_due = None;
         self.check_due = None;
-        self.unsent = log.count_for(self.next_stream, &self.config);
+        self.unsent = counted(log, self.next_stream, &self.config);
         if !self.pending.is_empty() {
             self.check_pending(log, ctx);
         }
@@ -580,4 +542,8 @@ impl Consumer {
 
 fn terminated(consumer_seq: u64, reason: Arc<str>) -> AdvisoryKind {
     AdvisoryKind::Terminated { consumer_seq, reason }
+}
+
+fn counted(log: &Log, from: u64, config: &ConsumerConfig) -> i64 {
+    i64::try_from(log.count_for(from, config)).unwrap_or(i64::MAX)
 }

@@ -59,9 +59,8 @@ impl Log {
     }
 
     /// How many messages from `sequence` on the consumer takes.
-    pub(super) fn count_for(&self, sequence: u64, config: &ConsumerConfig) -> i64 {
-        let taken = self.from(sequence).filter(|entry| config.takes(&entry.message.subject)).count();
-        i64::try_from(taken).unwrap_or(i64::MAX)
+    pub(super) fn count_for(&self, sequence: u64, config: &ConsumerConfig) -> u64 {
+        self.from(sequence).filter(|entry| config.takes(&entry.message.subject)).count() as u64
     }
 
     /// The sequence of the last message of a subject; zero where there is none.

@@ -48,6 +48,7 @@
 
 mod ack;
 mod advisory;
+mod again;
 mod api;
 mod clients;
 mod config;

@@ -163,10 +163,13 @@ impl Stream {
 
     pub(super) fn delete_message(&mut self, sequence: u64, ctx: &mut Context<'_>) -> Result<Answer, ApiError> {
         if self.remove(sequence, ctx) {
-            Ok(Answer::Deleted)
-        } else {
-            Err(ApiError::new(500, 10_057, "no message found"))
+            return Ok(Answer::Deleted);
         }
+        // A gap is told from what never was, or is before the first.
+        if (self.log.first()..=self.log.last()).contains(&sequence) {
+            return Err(ApiError::new(400, 10_043, format!("sequence {sequence} not found")));
+        }
+        Err(ApiError::new(500, 10_057, "no message found"))
     }
 
     pub(super) fn message(&self, which: &Which) -> Result<Answer, ApiError> {
