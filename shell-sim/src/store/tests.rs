@@ -57,11 +57,11 @@ fn segments_are_inserted_once_or_replaced() {
     let (old, new) = (segment("a", Some(1), None), segment("a", None, Some(3)));
     let insert = |segments: &[Arc<Segment>]| write(segments, Existing::Kept, Durability::Memory);
     assert_eq!(
-        store.perform(at(0), insert(&[old.clone(), segment("b", Some(0), None)]), Fate::Done),
+        store.perform(at(0), insert(&[old, segment("b", Some(0), None)]), Fate::Done),
         Ok(Answer::Written { written: 2, refused: 0 })
     );
     assert_eq!(
-        store.perform(at(0), insert(&[new.clone()]), Fate::Done),
+        store.perform(at(0), insert(std::slice::from_ref(&new)), Fate::Done),
         Ok(Answer::Written { written: 0, refused: 1 })
     );
     assert_eq!(count(&mut store), Ok(Answer::Counts(vec![2, 0])));
