@@ -150,9 +150,14 @@ fn freeze(world: &Rc<World>, processor: usize, span: Duration) {
         if process.starts == starts && process.executor.is_some() {
             process.frozen = process.frozen.saturating_sub(1);
             let goes_on = process.frozen == 0;
+            let drains = process.restart_after.is_some();
             drop(process);
             if goes_on {
                 world.saw(&Seen::Thawed { processor });
+            }
+            if goes_on && drains {
+                // The signal waited for the thaw.
+                disturb(world, Some(processor), GRACE);
             }
         }
     });
