@@ -115,6 +115,7 @@ impl Ledger {
             | Seen::Asked { .. }
             | Seen::InProgress { .. }
             | Seen::Reported { .. }
+            | Seen::Ignored { .. }
             | Seen::Waits { .. } => {}
         }
     }
@@ -139,13 +140,15 @@ impl Ledger {
         self.ends.insert(sequence, record);
     }
 
-    /// Whether something that went wrong on the way explains that an attempt came to nothing by `until`.
-    pub(crate) fn explains(&self, attempt: Attempt, until: Time) -> bool {
+    /// Whether something that went wrong explains that the attempt at a place came to nothing by `until`: with its own
+    /// processor, or with one that had the message before, whose belated word the broker takes as well.
+    pub(crate) fn explains(&self, attempts: &[Attempt], place: usize, until: Time) -> bool {
+        let Some(attempt) = attempts.get(place) else { return true };
+        let holders = attempts.iter().take(place + 1);
         attempt.fate == Fate::Lost
             || self.disturbances.iter().any(|disturbance| {
-                disturbance.processor.is_none_or(|processor| processor == attempt.processor)
-                    && disturbance.from <= until
-                    && disturbance.until >= attempt.at
+                let holder = disturbance.processor.is_none_or(|it| holders.clone().any(|held| held.processor == it));
+                holder && disturbance.from <= until && disturbance.until >= attempt.at
             })
     }
 

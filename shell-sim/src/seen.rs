@@ -40,6 +40,8 @@ pub(crate) enum Seen<'a> {
     InProgress { processor: usize, reply: &'a Arc<str> },
     /// A core learnt what became of an effect.
     Reported { processor: usize, id: EffectId, report: &'a Report },
+    /// A core took no notice of the report that it was told last: it had given up waiting for it.
+    Ignored { processor: usize, id: EffectId },
     /// A core has said everything: where it stands.
     Waits { processor: usize, jobs: usize, overflowed: u64, served: Option<WakeUp>, next: Option<WakeUp> },
     /// A summary was saved, or a stored one kept.
@@ -94,6 +96,7 @@ impl fmt::Display for Seen<'_> {
             Self::Asked { processor, id, effect } => write!(f, "processor {processor}: {id} {effect}"),
             Self::InProgress { processor, reply } => write!(f, "processor {processor}: in progress {reply}"),
             Self::Reported { processor, id, report } => write!(f, "processor {processor}: {id} {report}"),
+            Self::Ignored { processor, id } => write!(f, "processor {processor}: {id} comes too late"),
             Self::Waits { processor, jobs, next, .. } => {
                 let wake_up = next.map(|next| format!(" until {} ({:?})", Clock(next.at), next.timer));
                 write!(f, "processor {processor}: waits with {jobs} job(s){}", wake_up.unwrap_or_default())

@@ -62,6 +62,12 @@ pub fn families() -> Vec<Family> {
 }
 
 impl Family {
+    /// Whether a second fault follows the first.
+    #[must_use]
+    pub fn has_pairs(&self) -> bool {
+        !self.seconds.is_empty()
+    }
+
     /// Runs all its worlds on so many threads; `tell` hears how many have run, from any of them.
     ///
     /// # Panics

@@ -55,7 +55,7 @@ impl Found {
     }
 
     /// Adds what was found in later worlds.
-    pub(crate) fn add(&mut self, later: Self) {
+    pub fn add(&mut self, later: Self) {
         self.worlds += later.worlds;
         self.virtual_us += later.virtual_us;
         self.exhausted += later.exhausted;

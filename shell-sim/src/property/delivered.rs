@@ -28,8 +28,9 @@ impl Property for EveryRedeliveryHasACause {
             return Ok(());
         };
         let Some(end) = ledger.ends.get(&sequence) else { return Ok(()) };
-        match end.attempts.iter().rev().nth(before - 1) {
-            Some(attempt) if !ledger.explains(*attempt, now) => {
+        let Some(place) = end.attempts.len().checked_sub(before) else { return Ok(()) };
+        match end.attempts.get(place) {
+            Some(attempt) if !ledger.explains(&end.attempts, place, now) => {
                 let processor = attempt.processor;
                 Err(format!("message {sequence} came to nothing with processor {processor} though nothing was wrong"))
             }
@@ -165,7 +166,7 @@ impl Property for EverySessionEndsOnceFaultsStop {
             };
             let most = ledger.plan.options.max_deliver;
             let enough = u64::try_from(attempts).is_ok_and(|attempts| attempts >= most);
-            if !enough || !message.attempts.iter().all(|attempt| ledger.explains(*attempt, given_up)) {
+            if !enough || !(0..attempts).all(|place| ledger.explains(&message.attempts, place, given_up)) {
                 return Err(format!(
                     "{key} (message {sequence}) was given up after {attempts} attempt(s) without a cause"
                 ));

@@ -66,6 +66,8 @@ impl Property for CompleteIsTrueOnlyWhenItIs {
 #[derive(Default)]
 pub(super) struct SummaryIsWhatItsSegmentsGive {
     loaded: BTreeMap<(usize, JobId), Summarizer>,
+    /// What there was of a job before its last page.
+    before: Option<((usize, JobId), Summarizer)>,
 }
 
 impl Property for SummaryIsWhatItsSegmentsGive {
@@ -77,12 +79,22 @@ impl Property for SummaryIsWhatItsSegmentsGive {
         if let Seen::Ended { processor, .. } = seen {
             self.loaded.retain(|(of, _), _| of != processor);
         }
+        if let Seen::Reported { .. } = seen {
+            self.before = None;
+        }
         if let Seen::Reported { processor, id, report: Report::Loaded(page) } = seen {
             let limits = ledger.plan.options.core().limits;
-            let summarizer = self.loaded.entry((*processor, id.job)).or_insert_with(|| Summarizer::new(limits));
+            let job = (*processor, id.job);
+            let summarizer = self.loaded.entry(job).or_insert_with(|| Summarizer::new(limits));
+            self.before = Some((job, summarizer.clone()));
             for segment in &page.segments {
                 summarizer.push(segment);
             }
+        }
+        if let Seen::Ignored { processor, id } = seen
+            && let Some((job, summarizer)) = self.before.take_if(|(job, _)| *job == (*processor, id.job))
+        {
+            self.loaded.insert(job, summarizer);
         }
         let Seen::Asked { processor, id, effect: Effect::Save { summary } } = seen else { return Ok(()) };
         let Some(summarizer) = self.loaded.remove(&(*processor, id.job)) else { return Ok(()) };

@@ -21,7 +21,7 @@ use std::{
 
 use smol::LocalExecutor;
 use transcript_core::{
-    Processor, Time, WallTime,
+    Time, WallTime,
     contract::{CONSUMER, SESSION_ENDED_SUBJECT, TRANSCRIPTION_STREAM, TRANSCRIPTION_SUBJECTS},
 };
 
@@ -74,6 +74,7 @@ pub(crate) struct World {
     last_mended: Cell<Time>,
     transcribers: Cell<u32>,
     steps: Cell<u64>,
+    first_fault: Cell<Option<Time>>,
     /// How long the store was in trouble, all faults together.
     store_trouble: Cell<Duration>,
 }
@@ -87,8 +88,18 @@ struct Process {
     frozen: u32,
     doomed: bool,
     restart_after: Option<Duration>,
-    jobs: String,
-    in_flight: usize,
+}
+
+impl Process {
+    fn in_flight(&self) -> usize {
+        self.handles.as_ref().map_or(0, |handles| handles.core.borrow().in_flight())
+    }
+
+    /// The jobs in words; `None` where the process is down.
+    fn jobs(&self) -> Option<String> {
+        let states = self.handles.as_ref()?.core.borrow().states();
+        Some(states.iter().map(|(state, count)| format!("{count} {state} ")).collect())
+    }
 }
 
 /// What a run came to.
@@ -119,10 +130,22 @@ pub struct Stats {
     pub exhausted: u64,
     /// When the last end was acknowledged or terminated, in microseconds.
     pub settled_us: u64,
+    /// When the first fault happened, in microseconds.
+    pub first_fault_us: Option<u64>,
     /// The points that were passed.
     pub points: Points,
     /// Those that had been passed when the first fault happened.
     pub at_first_fault: Option<Points>,
+}
+
+impl Outcome {
+    /// Tells traces apart: the 64-bit FNV-1a hash of the trace, if it was recorded.
+    #[must_use]
+    pub fn digest(&self) -> Option<String> {
+        let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        let hash = self.trace.as_ref()?.bytes().fold(0xcbf2_9ce4_8422_2325, mix);
+        Some(format!("{hash:016x}"))
+    }
 }
 
 impl Plan {
@@ -160,6 +183,7 @@ impl World {
             last_mended: Cell::new(Time::ZERO),
             transcribers: Cell::new(u32::try_from(plan.calls.len()).unwrap_or(u32::MAX)),
             steps: Cell::new(0),
+            first_fault: Cell::new(None),
             store_trouble: Cell::new(Duration::ZERO),
             plan,
         })
@@ -240,7 +264,7 @@ impl World {
             while self.surroundings.try_tick() {
                 steps += 1;
                 self.bury();
-                if steps % STEPS_AT_ONE_TIME == 0 {
+                if steps.is_multiple_of(STEPS_AT_ONE_TIME) {
                     self.fail("DeadlinesMove", "the world does not come to rest".to_owned());
                     return;
                 }
@@ -295,16 +319,13 @@ impl World {
     fn has_come_to_rest(&self) -> bool {
         self.transcribers.get() == 0
             && !self.faults.timed_are_left(&self.plan)
-            && self.processes.iter().all(|process| process.borrow().in_flight == 0)
+            && self.processes.iter().all(|process| process.borrow().in_flight() == 0)
             && self.nats.unsettled() == 0
     }
 
     fn finish(&self) -> Outcome {
         let now = self.clock.now();
-        let jobs = self.processes.iter().map(|process| {
-            let process = process.borrow();
-            process.executor.is_some().then(|| process.jobs.clone())
-        });
+        let jobs = self.processes.iter().map(|process| process.borrow().jobs());
         let end = TheEnd { unsettled: self.nats.unsettled(), jobs: jobs.collect() };
         let mut watch = self.watch.borrow_mut();
         watch.end(now, &end);
@@ -319,6 +340,7 @@ impl World {
             notifications: ledger.notifications.values().map(|times| count(times.len())).sum(),
             exhausted: count(ledger.ends.values().filter(|end| end.given_up.is_some() && !end.acknowledged).count()),
             settled_us: ledger.ends.values().filter_map(|end| end.settled_at).max().map_or(0, Time::as_micros),
+            first_fault_us: self.first_fault.get().map(Time::as_micros),
             points,
             at_first_fault,
         };
@@ -374,7 +396,6 @@ impl World {
                 return;
             }
             process.doomed = true;
-            process.in_flight = 0;
             (process.handles.take(), process.restart_after.take())
         };
         self.somebody_is_doomed.set(true);
@@ -399,19 +420,6 @@ impl World {
 
     pub(crate) fn is_doomed(&self, processor: usize) -> bool {
         self.processes.get(processor).is_some_and(|process| process.borrow().doomed)
-    }
-
-    pub(crate) fn note_jobs(&self, processor: usize, core: &Processor) {
-        let Some(process) = self.processes.get(processor) else { return };
-        let mut process = process.borrow_mut();
-        if process.doomed {
-            return;
-        }
-        process.in_flight = core.in_flight();
-        process.jobs.clear();
-        if process.in_flight > 0 {
-            process.jobs = core.states().iter().map(|(state, count)| format!("{count} {state} ")).collect();
-        }
     }
 
     pub(crate) fn saw(&self, seen: &Seen<'_>) {

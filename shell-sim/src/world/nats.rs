@@ -51,7 +51,7 @@ pub(super) struct Connection {
 /// What goes to the broker.
 #[derive(Debug)]
 pub(super) enum Up {
-    Input(Input),
+    Input(Box<Input>),
     /// The client's end is closed.
     Fin,
 }
@@ -59,7 +59,7 @@ pub(super) enum Up {
 /// What comes from the broker.
 #[derive(Debug)]
 pub(super) enum Down {
-    Message(u64, Message),
+    Message(u64, Box<Message>),
     Closed,
 }
 
@@ -184,23 +184,23 @@ fn send(world: &World, to: Inbox, message: Message, lost: bool) {
         world.saw(&Seen::Sent { processor, sequence, attempt, fate });
     }
     if fate == Fate::UnderWay {
-        connection.down.send(world.clock.now(), world.delay(), Down::Message(to.token, message));
+        connection.down.send(world.clock.now(), world.delay(), Down::Message(to.token, Box::new(message)));
     }
 }
 
 async fn uplink(world: Rc<World>, connection: Rc<Connection>) {
     while let Some(up) = connection.up.arrival(&world.clock).await {
         match up {
-            Up::Input(input @ Input::Request(_)) => {
+            Up::Input(input) if matches!(*input, Input::Request(_)) => {
                 let server = Server::Broker;
                 let twist = world.pass(Point::Arrival { server, moment: Moment::Before });
                 if connection.up.is_over() {
                     return;
                 }
-                handle(&world, input, Some(connection.id), twist.lose_answer);
+                handle(&world, *input, Some(connection.id), twist.lose_answer);
                 world.pass(Point::Arrival { server, moment: Moment::After });
             }
-            Up::Input(input) => handle(&world, input, Some(connection.id), false),
+            Up::Input(input) => handle(&world, *input, Some(connection.id), false),
             Up::Fin => {
                 disconnect(&world, &connection);
                 return;
@@ -375,7 +375,7 @@ impl NatsClient {
         };
         drop(state);
         let world = &self.world;
-        connection.up.send(world.clock.now(), world.delay(), Up::Input(frame.input(connection.id)));
+        connection.up.send(world.clock.now(), world.delay(), Up::Input(Box::new(frame.input(connection.id))));
     }
 
     /// Sends something that is answered.
@@ -406,7 +406,7 @@ pub(super) enum Known {
 async fn downlink(client: Rc<NatsClient>, connection: Rc<Connection>) {
     while let Some(down) = connection.down.arrival(&client.world.clock).await {
         match down {
-            Down::Message(inbox, message) => client.receive(inbox, message),
+            Down::Message(inbox, message) => client.receive(inbox, *message),
             Down::Closed => return client.lose(&connection, Known::Over),
         }
     }

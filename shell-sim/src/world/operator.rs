@@ -41,6 +41,7 @@ pub(super) fn act(world: &Rc<World>, number: usize, twist: &mut Twist) {
     let plan = Rc::clone(&world.plan);
     let Some(fault) = plan.faults.get(number) else { return };
     world.saw(&Seen::Fault(fault));
+    world.first_fault.set(world.first_fault.get().or(Some(world.clock.now())));
     match &fault.what {
         Action::Kill { processor, outage_ms } => kill(world, *processor, span(world, *outage_ms)),
         Action::Freeze { processor, span_ms } => freeze(world, *processor, span(world, *span_ms)),
@@ -149,9 +150,14 @@ fn freeze(world: &Rc<World>, processor: usize, span: Duration) {
         if process.starts == starts && process.executor.is_some() {
             process.frozen = process.frozen.saturating_sub(1);
             let goes_on = process.frozen == 0;
+            let drains = process.restart_after.is_some();
             drop(process);
             if goes_on {
                 world.saw(&Seen::Thawed { processor });
+            }
+            if goes_on && drains {
+                // The signal waited for the thaw.
+                disturb(world, Some(processor), GRACE);
             }
         }
     });
@@ -163,6 +169,7 @@ fn freeze(world: &Rc<World>, processor: usize, span: Duration) {
     }
 }
 
+#[derive(Clone, Copy)]
 enum Stop {
     Terminate,
     Kill(Duration),

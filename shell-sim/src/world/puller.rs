@@ -45,11 +45,6 @@ enum Over {
     Refused,
 }
 
-enum Heard {
-    Message(u64, Message),
-    Nothing,
-}
-
 impl Puller {
     pub(super) fn new(shared: &Rc<Shared>) -> Self {
         Self {
@@ -73,17 +68,13 @@ impl Puller {
             let silent = self.requests.iter().map(|request| request.last_heard.after(SILENCE)).min();
             let pause_over = if self.not_before > now { self.not_before } else { now.after(SILENCE) };
             let wake_up = silent.unwrap_or(now.after(SILENCE)).min(pause_over);
-            let message = async {
-                let (inbox, message) = shared.nats.pulled.take().await;
-                Heard::Message(inbox, message)
-            };
+            let message = async { Some(shared.nats.pulled.take().await) };
             let other = async {
                 future::or(shared.allowed.take(), shared.world.clock.sleep_until(wake_up)).await;
-                Heard::Nothing
+                None
             };
-            match future::or(message, other).await {
-                Heard::Message(inbox, message) => self.take(inbox, message),
-                Heard::Nothing => {}
+            if let Some((inbox, message)) = future::or(message, other).await {
+                self.take(inbox, message);
             }
             self.hand_over_held();
             self.forget_silent();

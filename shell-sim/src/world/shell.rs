@@ -13,7 +13,7 @@ use smol::future;
 use transcript_core::{
     Acknowledgement, Effect, Failure, FailureKind, Input, Output, Processor, Report, Time, WakeUp, WallTime,
     contract::{Notification, TRANSCRIPTION_STREAM},
-    ids::{EffectId, JobId, Key},
+    ids::{EffectId, Key},
     summary::Summary,
 };
 
@@ -42,6 +42,7 @@ pub(super) struct Handles {
     pub(super) inputs: Rc<Queue<Input>>,
     pub(super) nats: Rc<NatsClient>,
     pub(super) mongo: Rc<MongoClient>,
+    pub(super) core: Rc<RefCell<Processor>>,
 }
 
 /// What the parts of a process share.
@@ -63,10 +64,10 @@ pub(super) struct Shared {
 /// The driver's own state.
 struct Driver {
     shared: Rc<Shared>,
-    core: Processor,
+    core: Rc<RefCell<Processor>>,
     /// The session of each job, and where its acknowledgement goes; for planted bugs only.
     #[cfg(feature = "planted-bugs")]
-    replies: std::collections::BTreeMap<JobId, Arc<str>>,
+    replies: std::collections::BTreeMap<transcript_core::ids::JobId, Arc<str>>,
 }
 
 /// Starts a process on a processor's executor.
@@ -86,7 +87,8 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
         allowed: Bell::default(),
         open_pulls: RefCell::new(Some(vec![])),
     });
-    let core = new_core(world);
+    let core = Rc::new(RefCell::new(new_core(world)));
+    let kept = Rc::clone(&core);
     mongo.connect();
     world.spawn_on(processor, Rc::clone(&nats).keep_connected());
     world.spawn_on(processor, Puller::new(&shared).run());
@@ -95,7 +97,7 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
     #[cfg(not(feature = "planted-bugs"))]
     let driver = Driver { shared, core };
     world.spawn_on(processor, driver.run());
-    Handles { inputs, nats, mongo }
+    Handles { inputs, nats, mongo, core: kept }
 }
 
 fn new_core(world: &World) -> Processor {
@@ -172,7 +174,7 @@ impl Driver {
         };
         match future::or(async { Some(shared.inputs.take().await) }, woken).await {
             None => {
-                self.core.handle(shared.time(), Input::Woken);
+                self.core.borrow_mut().handle(shared.time(), Input::Woken);
                 wake_up
             }
             Some(input) => {
@@ -191,19 +193,27 @@ impl Driver {
     fn handle(&mut self, input: Input) {
         let Shared { world, processor, .. } = &*self.shared;
         let processor = *processor;
+        let ignored = self.core.borrow().counters().ignored_reports;
+        let mut reported = None;
         match &input {
             Input::Delivered(delivery) => world.saw(&Seen::Delivered { processor, delivery }),
-            Input::Reported { effect, report } => world.saw(&Seen::Reported { processor, id: *effect, report }),
+            Input::Reported { effect, report } => {
+                reported = Some(*effect);
+                world.saw(&Seen::Reported { processor, id: *effect, report });
+            }
             Input::Woken => {}
             Input::Drain => self.shared.stop_pulling(),
         }
         #[cfg(feature = "planted-bugs")]
         if let Input::Delivered(delivery) = &input {
-            let taken = self.core.counters().delivered + 1;
+            let taken = self.core.borrow().counters().delivered + 1;
             let job = serde_json::from_value(taken.into()).expect("jobs are counted up from 1");
             self.replies.insert(job, Arc::clone(&delivery.reply));
         }
-        self.core.handle(self.shared.time(), input);
+        self.core.borrow_mut().handle(self.shared.time(), input);
+        if let Some(id) = reported.filter(|_| self.core.borrow().counters().ignored_reports > ignored) {
+            world.saw(&Seen::Ignored { processor, id });
+        }
     }
 
     /// Carries out everything that the core has to say, and gives its wake-up; the inner `None` once it has drained, the
@@ -214,7 +224,8 @@ impl Driver {
         let Shared { world, processor, .. } = &*shared;
         let processor = *processor;
         loop {
-            match self.core.poll_output() {
+            let output = self.core.borrow_mut().poll_output();
+            match output {
                 Output::Perform { id, effect } => {
                     world.saw(&Seen::Asked { processor, id, effect: &effect });
                     let kind = kind(&effect);
@@ -238,9 +249,8 @@ impl Driver {
                     world.pass(Point::Effect { processor, kind, moment: Moment::After });
                 }
                 Output::Wait(next) => {
-                    let (jobs, overflowed) = (self.core.in_flight(), self.core.counters().overflowed);
+                    let (jobs, overflowed) = (self.core.borrow().in_flight(), self.core.borrow().counters().overflowed);
                     world.saw(&Seen::Waits { processor, jobs, overflowed, served, next });
-                    world.note_jobs(processor, &self.core);
                     return Some(Some(next));
                 }
                 Output::Drained => return Some(None),
@@ -252,8 +262,8 @@ impl Driver {
     }
 
     fn allow(&self) {
-        let room = u64::try_from(self.core.room()).unwrap_or(u64::MAX);
-        let counters = self.core.counters();
+        let room = u64::try_from(self.core.borrow().room()).unwrap_or(u64::MAX);
+        let counters = self.core.borrow().counters();
         let allowance = counters.delivered + counters.overflowed + room;
         if self.shared.allowance.replace(allowance) != allowance {
             self.shared.allowed.put(());
@@ -276,7 +286,7 @@ impl Driver {
                         Ok(Answer::Counts(counts)) => {
                             Report::Counted { segments: counts.first().copied().unwrap_or(0) }
                         }
-                        other => failed(other),
+                        other => failed(&other),
                     };
                     shared.report(id, report);
                 });
@@ -287,7 +297,7 @@ impl Driver {
                 world.spawn_on(processor, async move {
                     let report = match shared.store(command, sent).await {
                         Ok(Answer::Page(page)) => Report::Loaded(page),
-                        other => failed(other),
+                        other => failed(&other),
                     };
                     shared.report(id, report);
                 });
@@ -306,7 +316,7 @@ impl Driver {
                 world.spawn_on(processor, async move {
                     let report = match shared.store(command, sent).await {
                         Ok(Answer::Marked) => Report::Marked,
-                        other => failed(other),
+                        other => failed(&other),
                     };
                     shared.report(id, report);
                 });
@@ -339,7 +349,7 @@ impl Driver {
 
     /// What the planted bugs of the order of effects do before their time.
     #[cfg(feature = "planted-bugs")]
-    fn misbehave(&self, job: JobId, effect: &Effect) {
+    fn misbehave(&self, job: transcript_core::ids::JobId, effect: &Effect) {
         let ack = || {
             if let Some(reply) = self.replies.get(&job) {
                 drop(self.shared.nats.ask(|answer| Frame::Ack {
@@ -374,7 +384,7 @@ async fn save(shared: &Shared, summary: Arc<Summary>, command: Command, sent: Op
         saved = shared.store(Command::Save { summary, durability: Durability::Journal }, None).await;
     }
     if saved.is_err() {
-        return failed(saved);
+        return failed(&saved);
     }
     match shared.store(Command::Read { key }, None).await {
         Ok(Answer::Stored(Some(stored))) => Report::Saved(stored),
@@ -430,10 +440,10 @@ fn body(acknowledgement: Acknowledgement) -> AckBody {
     }
 }
 
-fn failed(answer: Result<Answer, StoreError>) -> Report {
+fn failed(answer: &Result<Answer, StoreError>) -> Report {
     match answer {
         Ok(_) => failure(FailureKind::Busy, "an answer of another kind"),
-        Err(error) => Report::Failed(error.into()),
+        Err(error) => Report::Failed((*error).into()),
     }
 }
 
