@@ -239,7 +239,7 @@ impl Stream {
 
     pub(super) fn unsettled(&self, consumer: &str) -> u64 {
         let consumer = self.consumers.get(consumer);
-        consumer.map_or(0, |it| it.pending.len() as u64 + self.log.count_for(it.next_stream, &it.config).unsigned_abs())
+        consumer.map_or(0, |it| it.pending.len() as u64 + self.log.count_for(it.next_stream, &it.config))
     }
 
     /// The consumer and the messages it reads.
