@@ -323,7 +323,7 @@ impl Job {
             (
                 Phase::Queued { .. } | Phase::Quiet { .. } | Phase::Counting { .. } | Phase::Loading { .. },
                 Event::Drain,
-            ) => (Phase::Acknowledging { acknowledgement: Acknowledgement::Nak { delay: Duration::ZERO } }, Next::Ask),
+            ) => (Phase::Acknowledging { acknowledgement: Acknowledgement::drained() }, Next::Ask),
             (phase, Event::Turn | Event::QuietOver | Event::Reported(_) | Event::Drain) => (phase, Next::Stay),
         };
         self.phase = phase;
@@ -369,9 +369,11 @@ impl Job {
                 },
             }),
             Phase::Marking { notified } => Some(Effect::Mark { key: self.key.clone()?, notified: *notified }),
-            Phase::Acknowledging { acknowledgement } => {
-                Some(Effect::Acknowledge { reply: Arc::clone(&self.reply), acknowledgement: acknowledgement.clone() })
-            }
+            Phase::Acknowledging { acknowledgement } => Some(Effect::Acknowledge {
+                reply: Arc::clone(&self.reply),
+                key: self.key.clone(),
+                acknowledgement: acknowledgement.clone(),
+            }),
         }
     }
 
@@ -391,7 +393,7 @@ impl Job {
         match self.bug {
             Some(crate::Bug::HeartbeatsAfterFailure) => return (phase, Next::Stay),
             Some(crate::Bug::BareNak) if !matches!(phase, Phase::Acknowledging { .. }) => {
-                let acknowledgement = Acknowledgement::Nak { delay: Duration::ZERO };
+                let acknowledgement = Acknowledgement::Nak { delay: Duration::ZERO, reason: failure.to_string() };
                 return (Phase::Acknowledging { acknowledgement }, Next::Ask);
             }
             Some(_) | None => {}
@@ -408,7 +410,8 @@ impl Job {
                 if matches!(phase, Phase::Acknowledging { .. }) {
                     (Phase::Over, Next::End)
                 } else {
-                    let acknowledgement = Acknowledgement::Nak { delay: settings.nak_delay };
+                    let acknowledgement =
+                        Acknowledgement::Nak { delay: settings.nak_delay, reason: failure.to_string() };
                     (Phase::Acknowledging { acknowledgement }, Next::Ask)
                 }
             }

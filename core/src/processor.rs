@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
-    time::Duration,
 };
 
 use serde::{Deserialize, Serialize};
@@ -182,7 +181,7 @@ impl Processor {
         match ended {
             Err(rejection) => self.refuse(id, delivery, Acknowledgement::Term { reason: rejection.to_string() }),
             Ok(_) if self.grace_ends.is_some() => {
-                self.refuse(id, delivery, Acknowledgement::Nak { delay: Duration::ZERO });
+                self.refuse(id, delivery, Acknowledgement::drained());
             }
             Ok(ended) => self.begin(id, delivery, ended),
         }

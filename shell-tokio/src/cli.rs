@@ -20,8 +20,8 @@ const JOBS: &str = "Jobs";
 
 /// Turns the transcript of every ended call into one summary and one notification.
 ///
-/// Every setting can be given as an environment variable; the command line wins. Durations are written like 500ms, 6s or
-/// 24h. Exit codes: 0 done, 1 failed, 2 wrong usage or settings.
+/// Every setting can be given as an environment variable; the command line wins. Durations are written like 500ms, 6s
+/// or 24h. Exit codes: 0 done, 1 failed, 2 wrong usage or settings.
 #[derive(Debug, Parser)]
 #[command(name = "transcript-processor", version, propagate_version = true, max_term_width = 120)]
 pub struct Cli {
@@ -63,6 +63,7 @@ impl Cli {
 
     fn check(&self) -> Result<(), String> {
         self.nats.check()?;
+        self.mongodb.uri.check().map_err(|e| format!("--mongodb-uri {}: {e}", self.mongodb.uri))?;
         match &self.command {
             Command::Run(args) => args.check(),
             Command::Setup(_) | Command::Play(_) => Ok(()),
@@ -88,7 +89,7 @@ pub enum Command {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = SERVERS)]
 pub struct NatsArgs {
-    /// NATS server; several of one cluster are separated by commas
+    /// NATS server, nats://HOST:PORT or tls://USER:PASSWORD@HOST:PORT; several of one cluster are separated by commas
     #[arg(
         id = "nats-url",
         long,
@@ -106,7 +107,10 @@ pub struct NatsArgs {
     #[arg(id = "nats-nkey", long, env = "NATS_NKEY", value_name = "FILE", global = true)]
     pub nkey: Option<PathBuf>,
     /// NATS user
-    #[arg(id = "nats-user", long, env = "NATS_USER", value_name = "NAME", global = true, value_parser = NonEmptyStringValueParser::new())]
+    #[arg(
+        id = "nats-user", long, env = "NATS_USER", value_name = "NAME", global = true,
+        value_parser = NonEmptyStringValueParser::new()
+    )]
     pub user: Option<String>,
     /// NATS password; better given by environment than by command line, which every user of a machine can read
     #[arg(
@@ -118,10 +122,11 @@ pub struct NatsArgs {
         global = true
     )]
     pub password: Option<Secret>,
-    /// File with the certificates (PEM) that a NATS server's certificate is checked against, besides the system's
+    /// File with the certificates (PEM) that a NATS server's certificate is checked against, besides the system's; requires
+    /// TLS
     #[arg(id = "nats-tls-ca", long, env = "NATS_TLS_CA", value_name = "FILE", global = true)]
     pub tls_ca: Option<PathBuf>,
-    /// File with the certificate (PEM) to show to NATS
+    /// File with the certificate (PEM) to show to NATS; requires TLS
     #[arg(id = "nats-tls-cert", long, env = "NATS_TLS_CERT", value_name = "FILE", global = true)]
     pub tls_cert: Option<PathBuf>,
     /// File with the private key (PEM) of --nats-tls-cert
@@ -137,15 +142,17 @@ pub struct NatsArgs {
 
 impl NatsArgs {
     fn check(&self) -> Result<(), String> {
-        self.url.servers().map_err(|e| format!("--nats-url {}: {e}", self.url))?;
+        let bad_url = |e| format!("--nats-url {}: {e}", self.url);
+        self.url.servers().map_err(bad_url)?;
         let ways = [
+            ("a user or token in --nats-url", self.url.login().map_err(bad_url)?.is_some()),
             ("--nats-creds", self.creds.is_some()),
             ("--nats-nkey", self.nkey.is_some()),
             ("--nats-user", self.user.is_some()),
         ];
         let given: Vec<_> = ways.into_iter().filter(|(_, given)| *given).map(|(flag, _)| flag).collect();
         if given.len() > 1 {
-            return Err(format!("{} exclude each other: give one way to be let in", given.join(" and ")));
+            return Err(format!("{} exclude each other: give one of them", given.join(" and ")));
         }
         both_or_none(("--nats-user", self.user.is_some()), ("--nats-password", self.password.is_some()))?;
         both_or_none(("--nats-tls-cert", self.tls_cert.is_some()), ("--nats-tls-key", self.tls_key.is_some()))
@@ -326,7 +333,7 @@ pub struct RunSettings {
     pub retry_cap: Duration,
     /// How long an answer of MongoDB or NATS is waited for before the step counts as failed, 100ms to 10m
     #[arg(
-        long, env = "TRANSCRIPT_ANSWER_TIMEOUT", value_name = "DURATION", default_value = "30s",
+        long, env = "TRANSCRIPT_ANSWER_TIMEOUT", value_name = "DURATION", default_value = "10s",
         value_parser = parse::duration("100ms", "10m")
     )]
     pub answer_timeout: Duration,

@@ -9,11 +9,16 @@ use std::{
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, ServerAddr};
 use mongodb::{
     bson::doc,
+    error::ErrorKind,
     options::{Acknowledgment, ClientOptions, WriteConcern},
 };
 use thiserror::Error;
+use tokio::time::Instant;
 
-use crate::cli::{MongodbArgs, NatsArgs};
+use crate::{
+    cli::{MongodbArgs, NatsArgs},
+    secret::NatsLogin,
+};
 
 /// The name under which servers list these connections.
 const NAME: &str = "transcript-processor";
@@ -23,6 +28,9 @@ const PING_INTERVAL: Duration = Duration::from_secs(1);
 const FIRST_RECONNECT_DELAY: Duration = Duration::from_millis(10);
 /// Short beside the ack wait: calls in hand must not be given away because of a server that was restarted.
 const LONGEST_RECONNECT_DELAY: Duration = Duration::from_secs(1);
+/// The driver's own defaults; they hold for as long as the process runs, and so must not grow with the time for the start.
+const LONGEST_SELECTION: Duration = Duration::from_secs(30);
+const LONGEST_HANDSHAKE: Duration = Duration::from_secs(10);
 /// Between two attempts at the first connection.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
@@ -104,11 +112,16 @@ pub async fn connect_mongodb(args: &MongodbArgs, within: Duration) -> Result<mon
     let failed = |source| ConnectError::Mongodb { uri: args.uri.to_string(), source };
     let mut options = ClientOptions::parse(args.uri.reveal()).await.map_err(failed)?;
     options.app_name.get_or_insert_with(|| NAME.to_owned());
-    options.server_selection_timeout.get_or_insert(within);
-    options.connect_timeout.get_or_insert(within);
+    options.server_selection_timeout.get_or_insert(within.min(LONGEST_SELECTION));
+    options.connect_timeout.get_or_insert(within.min(LONGEST_HANDSHAKE));
     options.write_concern = Some(WriteConcern::builder().w(Acknowledgment::Majority).journal(true).build());
     let client = mongodb::Client::with_options(options).map_err(failed)?;
-    client.database(&args.database).run_command(doc! { "ping": 1 }).await.map_err(failed)?;
+    let deadline = Instant::now() + within;
+    while let Err(error) = client.database(&args.database).run_command(doc! { "ping": 1 }).await {
+        if !matches!(*error.kind, ErrorKind::ServerSelection { .. }) || Instant::now() >= deadline {
+            return Err(failed(error));
+        }
+    }
     Ok(client)
 }
 
@@ -143,7 +156,7 @@ async fn options(args: &NatsArgs) -> Result<ConnectOptions, ConnectError> {
         .ping_interval(PING_INTERVAL)
         .reconnect_delay_callback(reconnect_delay)
         .event_callback(log_event)
-        .require_tls(args.require_tls);
+        .require_tls(args.require_tls || args.tls_ca.is_some() || args.tls_cert.is_some());
     if let Some(path) = &args.creds {
         let creds = read_file("--nats-creds", path).await?;
         options = options.credentials(&creds).map_err(|source| unusable("--nats-creds", path, source))?;
@@ -152,6 +165,13 @@ async fn options(args: &NatsArgs) -> Result<ConnectOptions, ConnectError> {
         let seed = nkey_seed(&read_file("--nats-nkey", path).await?)
             .ok_or_else(|| unusable("--nats-nkey", path, io::Error::other("it holds no seed of a user")))?;
         options = options.nkey(seed);
+    }
+    match args.url.login().map_err(|source| ConnectError::NatsUrl { url: args.url.to_string(), source })? {
+        Some(NatsLogin::User(user, password)) => {
+            options = options.user_and_password(user, password.reveal().to_owned());
+        }
+        Some(NatsLogin::Token(token)) => options = options.token(token.reveal().to_owned()),
+        None => {}
     }
     if let (Some(user), Some(password)) = (&args.user, &args.password) {
         options = options.user_and_password(user.clone(), password.reveal().to_owned());

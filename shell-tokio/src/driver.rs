@@ -1,21 +1,27 @@
 //! The loop that carries out what the core decides, and decides nothing.
 
-use std::{future, sync::Arc};
+use std::{future, sync::Arc, time::Duration};
 
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{mpsc, oneshot, watch},
+    task::JoinHandle,
     time::sleep_until,
 };
-use transcript_core::{Acknowledgement, Effect, Input, Output, Processor, WakeUp, ids::EffectId};
+use transcript_core::{
+    Acknowledgement, Effect, Input, Output, Processor, WakeUp,
+    ids::{EffectId, Key},
+};
 
 use crate::{
-    broker::Broker,
+    broker::{Broker, Puller},
     clock::Clock,
     store::{Load, Store},
 };
 
-/// The most inputs that are taken before outputs are carried out.
+/// The most inputs that are taken at once.
 const INPUTS: usize = 256;
+/// How long telling the server may take that no more messages are wanted: nothing, unless the connection is stuck.
+const STOP: Duration = Duration::from_millis(500);
 
 /// Who carries out effects; what became of them comes back as inputs of the driver.
 pub trait Servers {
@@ -23,6 +29,8 @@ pub trait Servers {
     fn perform(&mut self, id: EffectId, effect: Effect);
     /// Says that a delivery is still worked on.
     fn in_progress(&mut self, reply: Arc<str>);
+    /// Takes no more messages. When it is done, what is given back afterwards cannot come back to this process.
+    fn stop_deliveries(&mut self) -> impl Future<Output = ()> + Send;
 }
 
 /// The real servers.
@@ -32,6 +40,32 @@ pub struct RealServers {
     pub store: Store,
     /// NATS.
     pub broker: Broker,
+    /// The deliveries.
+    pub deliveries: Option<Deliveries>,
+}
+
+/// A puller at work.
+#[derive(Debug)]
+pub struct Deliveries {
+    stop: oneshot::Sender<()>,
+    stopped: JoinHandle<()>,
+}
+
+impl Deliveries {
+    /// Starts the puller.
+    #[must_use]
+    pub fn start(puller: Puller) -> Self {
+        let (stop, told) = oneshot::channel();
+        Self { stop, stopped: tokio::spawn(puller.run(told)) }
+    }
+
+    async fn stop(self) {
+        // A puller that cannot be told is gone already.
+        let told = self.stop.send(()).is_ok();
+        if told && tokio::time::timeout(STOP, self.stopped).await.is_err() {
+            tracing::warn!("NATS could not be told within {STOP:?} that no more messages are wanted");
+        }
+    }
 }
 
 /// The loop's parts.
@@ -81,13 +115,20 @@ impl<S: Servers> Driver<S> {
             self.allow();
             tokio::select! {
                 Some(signal) = signals.recv() => match signal {
-                    Signal::Drain => self.handle(Input::Drain),
+                    Signal::Drain => {
+                        self.servers.stop_deliveries().await;
+                        self.handle(Input::Drain);
+                    }
                     Signal::Stop => return Ended::Stopped,
                 },
                 taken = self.inputs.recv_many(&mut inputs, INPUTS) => {
                     debug_assert!(taken > 0, "the servers hold a sender");
                     for input in inputs.drain(..) {
                         self.handle(input);
+                        // Reading a page can take a while: heartbeats that are due must not wait for the pages behind it.
+                        if self.carry_out().is_none() {
+                            break;
+                        }
                     }
                 }
                 () = until(self.clock, wake_up) => self.handle(Input::Woken),
@@ -133,12 +174,18 @@ impl Servers for RealServers {
             Effect::Save { summary } => self.store.save(id, summary),
             Effect::Publish { message_id, notification } => self.broker.publish(id, message_id, notification),
             Effect::Mark { key, notified } => self.store.mark(id, key, notified),
-            Effect::Acknowledge { reply, acknowledgement } => self.broker.acknowledge(id, reply, acknowledgement),
+            Effect::Acknowledge { reply, acknowledgement, .. } => self.broker.acknowledge(id, reply, acknowledgement),
         }
     }
 
     fn in_progress(&mut self, reply: Arc<str>) {
         self.broker.in_progress(reply);
+    }
+
+    async fn stop_deliveries(&mut self) {
+        if let Some(deliveries) = self.deliveries.take() {
+            deliveries.stop().await;
+        }
     }
 }
 
@@ -165,11 +212,16 @@ fn log_input(input: &Input) {
 
 fn log_effect(id: EffectId, effect: &Effect) {
     match effect {
-        Effect::Acknowledge { acknowledgement: Acknowledgement::Term { reason }, reply } => {
+        Effect::Acknowledge { acknowledgement: Acknowledgement::Term { reason }, reply, .. } => {
             tracing::warn!(%id, reason, reply = &**reply, "a message can never be processed: terminated");
         }
-        Effect::Acknowledge { acknowledgement: Acknowledgement::Nak { .. }, reply } => {
-            tracing::info!(%id, reply = &**reply, "given back: {effect}");
+        Effect::Acknowledge { acknowledgement: Acknowledgement::Nak { delay, reason }, key, .. } => {
+            let key = key.as_ref().map(Key::as_str);
+            if delay.is_zero() {
+                tracing::debug!(%id, key, reason, "given back");
+            } else {
+                tracing::warn!(%id, key, reason, "given up: to be delivered again after {delay:?}");
+            }
         }
         Effect::Acknowledge { acknowledgement: Acknowledgement::Ack, .. }
         | Effect::Count { .. }

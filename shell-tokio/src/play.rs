@@ -102,7 +102,7 @@ pub enum PlayError {
     #[error("there is no stream {TRANSCRIPTION_STREAM}: create it with `transcript-processor setup`")]
     NoStream,
     /// The stream cannot be asked for.
-    #[error("cannot find the stream {TRANSCRIPTION_STREAM}")]
+    #[error("cannot ask for the stream {TRANSCRIPTION_STREAM}; `transcript-processor setup` tells what is wrong")]
     Stream(#[source] GetStreamError),
     /// The file cannot be read.
     #[error("cannot read {}", path.display())]

@@ -15,13 +15,15 @@ use crate::{
     broker::{Broker, Puller},
     cli::{RunArgs, RunSettings},
     clock::Clock,
-    driver::{Driver, Ended, RealServers, Signal},
+    driver::{Deliveries, Driver, Ended, RealServers, Signal},
     setup::{self, SetupError},
     store::Store,
 };
 
 /// How long the last bytes to NATS may take.
 const FLUSH: Duration = Duration::from_secs(1);
+/// How long a report may wait for its turn. It is long because asking again puts the job at the end of the same queue.
+const REPORT_LOST: Duration = Duration::from_secs(600);
 
 /// Why the service did not start, or how it ended where it should not have.
 #[derive(Debug, Error)]
@@ -47,7 +49,14 @@ pub enum RunError {
 /// What keeps the service from starting, and a second signal.
 pub async fn run(client: async_nats::Client, database: Database, args: &RunArgs) -> Result<(), RunError> {
     let mut signals = signals()?;
-    let report = setup::ensure(&jetstream::new(client.clone()), &database, &args.stream).await?;
+    let jetstream = jetstream::new(client.clone());
+    let report = tokio::select! {
+        report = setup::ensure(&jetstream, &database, &args.stream) => report?,
+        _ = signals.recv() => {
+            tracing::info!("stopped before it had begun");
+            return Ok(());
+        }
+    };
     for change in &report.changes {
         tracing::info!("set up: {change}");
     }
@@ -61,11 +70,10 @@ pub async fn run(client: async_nats::Client, database: Database, args: &RunArgs)
     let servers = RealServers {
         store: Store::start(&database, &reports, args.jobs.answer_timeout),
         broker: Broker::start(&client, &reports, args.jobs.answer_timeout),
+        deliveries: Some(Deliveries::start(Puller::new(client.clone(), clock, reports, allowed))),
     };
-    let puller = tokio::spawn(Puller::new(client.clone(), clock, reports, allowed).run());
     tracing::info!(jobs = ?args.jobs, stream = ?args.stream, "ready");
     let ended = Driver { processor, servers, clock, inputs, allowance }.run(&mut signals).await;
-    puller.abort();
     if !matches!(tokio::time::timeout(FLUSH, client.flush()).await, Ok(Ok(()))) {
         tracing::warn!("NATS did not take the last messages in time");
     }
@@ -121,8 +129,8 @@ fn core_settings(args: &RunArgs) -> Settings {
         nak_delay,
         retry_base,
         retry_cap,
-        // A save is up to three commands, each with that long for its answer; the report of a worker comes before this.
-        answer_timeout: answer_timeout * 4,
+        // A worker reports everything that it was asked, but in its turn: what takes longer than this was lost.
+        answer_timeout: answer_timeout * 4 + REPORT_LOST,
         grace,
         limits: Limits::default(),
     }

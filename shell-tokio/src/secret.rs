@@ -3,6 +3,7 @@
 use std::{convert::Infallible, fmt, io, str::FromStr};
 
 use async_nats::ServerAddr;
+use percent_encoding::percent_decode_str;
 
 /// A password. It has no `Display`, and its `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq)]
@@ -37,17 +38,36 @@ impl FromStr for Secret {
 pub struct NatsUrls(String);
 
 impl NatsUrls {
-    /// The addresses in the order given.
+    /// The addresses in the order given, without user and password.
     ///
     /// # Errors
     ///
     /// No address at all, or one that is no NATS URL; the error does not repeat it.
     pub fn servers(&self) -> io::Result<Vec<ServerAddr>> {
-        let servers = self.pieces().map(str::parse).collect::<io::Result<Vec<ServerAddr>>>()?;
+        let servers = self.parsed()?;
         if servers.is_empty() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no address given"));
+            return Err(invalid("no address given"));
         }
-        Ok(servers)
+        servers.into_iter().map(without_login).collect()
+    }
+
+    /// The user and password, or the token, that the addresses name. async-nats 0.51 reads them and never sends them, so they
+    /// have to be given to it apart.
+    ///
+    /// # Errors
+    ///
+    /// Addresses that name different ones, and one that is no NATS URL.
+    pub fn login(&self) -> io::Result<Option<NatsLogin>> {
+        let mut logins: Vec<NatsLogin> = self.parsed()?.iter().filter_map(NatsLogin::of).collect();
+        logins.dedup();
+        match logins.len() {
+            0 | 1 => Ok(logins.pop()),
+            _ => Err(invalid("the addresses name different users; all servers must let in the same one")),
+        }
+    }
+
+    fn parsed(&self) -> io::Result<Vec<ServerAddr>> {
+        self.pieces().map(str::parse).collect()
     }
 
     fn pieces(&self) -> impl Iterator<Item = &str> {
@@ -76,11 +96,52 @@ impl FromStr for NatsUrls {
     }
 }
 
+/// What an address says in front of its `@`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NatsLogin {
+    /// `user:password@`.
+    User(String, Secret),
+    /// `token@`.
+    Token(Secret),
+}
+
+impl NatsLogin {
+    fn of(server: &ServerAddr) -> Option<Self> {
+        let decoded = |text| percent_decode_str(text).decode_utf8_lossy().into_owned();
+        let name = decoded(server.username()?);
+        Some(match server.password() {
+            Some(password) => Self::User(name, Secret(decoded(password))),
+            None => Self::Token(Secret(name)),
+        })
+    }
+}
+
+fn without_login(server: ServerAddr) -> io::Result<ServerAddr> {
+    let mut url = server.into_inner();
+    if url.set_username("").and_then(|()| url.set_password(None)).is_err() {
+        return Err(invalid("it names no host"));
+    }
+    ServerAddr::from_url(url)
+}
+
+fn invalid(reason: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, reason)
+}
+
 /// A MongoDB connection string; shown without user, password and options, because options can hold secrets too.
 #[derive(Clone, PartialEq, Eq)]
 pub struct MongodbUri(String);
 
 impl MongodbUri {
+    /// Whether the driver can read it.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, in words that hold no part of it that must not be shown.
+    pub fn check(&self) -> Result<(), &'static str> {
+        mongodb::options::ConnectionString::parse(&self.0).map(drop).map_err(|_| "is not a MongoDB connection string")
+    }
+
     /// The whole connection string, for the driver.
     #[must_use]
     pub fn reveal(&self) -> &str {
@@ -151,7 +212,21 @@ mod tests {
     fn nats_addresses_are_read_as_a_list() {
         let servers = nats("nats://a:1, b:2,").servers().unwrap();
         assert_eq!(servers.iter().map(|s| format!("{}:{}", s.host(), s.port())).collect::<Vec<_>>(), ["a:1", "b:2"]);
+        let with_login = nats("nats://ann:hunter2@a").servers().unwrap();
+        assert_eq!(with_login[0].as_url_str(), "nats://a");
+        assert_eq!(nats("nats:///a").servers().unwrap_err().to_string(), "it names no host");
         assert_eq!(nats(" ,").servers().unwrap_err().to_string(), "no address given");
+    }
+
+    #[test]
+    fn a_login_is_read_from_the_addresses() {
+        let secret = |text: &str| text.parse::<Secret>().unwrap();
+        let ann = NatsLogin::User("ann".to_owned(), secret("p@ss word"));
+        assert_eq!(nats("nats://ann:p%40ss%20word@a, nats://b").login().unwrap(), Some(ann.clone()));
+        assert_eq!(nats("ann:p%40ss%20word@a,tls://ann:p%40ss%20word@b").login().unwrap(), Some(ann));
+        assert_eq!(nats("nats://t0ken@a").login().unwrap(), Some(NatsLogin::Token(secret("t0ken"))));
+        assert_eq!(nats("nats://a").login().unwrap(), None);
+        assert!(nats("nats://ann:x@a,nats://bob:y@b").login().is_err());
     }
 
     #[test]

@@ -148,7 +148,11 @@ pub enum SetupError {
         server: String,
     },
     /// JetStream did not answer in time.
-    #[error("JetStream did not answer within {}s when asked to {action} {object}", READY_WITHIN.as_secs())]
+    #[error(
+        "JetStream did not answer within {}s when asked to {action} {object}: is it running, and may this user publish \
+         to $JS.API.>?",
+        READY_WITHIN.as_secs()
+    )]
     Unavailable {
         /// What was asked for: to read, create or update.
         action: &'static str,

@@ -6,9 +6,11 @@ use mongodb::{
     Database,
     bson::{Bson, Document, doc},
 };
+use serde::{Serialize, Serializer};
 use thiserror::Error;
 use transcript_core::{contract::SUMMARIES_COLLECTION, ids::Session};
 
+use self::render::obeyed;
 pub use self::render::{harmless, render};
 
 /// Why there is nothing to show.
@@ -44,8 +46,54 @@ pub async fn load(db: &Database, session: &Session) -> Result<Document, ShowErro
     })
 }
 
-/// The document in MongoDB's relaxed extended JSON, indented.
+/// The document in MongoDB's relaxed extended JSON, indented, with its fields in the order in which they are stored.
 #[must_use]
 pub fn to_json(document: Document) -> String {
-    format!("{:#}", Bson::Document(document).into_relaxed_extjson())
+    let json =
+        serde_json::to_string_pretty(&Relaxed(Bson::Document(document))).expect("a document can be written as JSON");
+    let mut shown = String::with_capacity(json.len());
+    for c in json.chars() {
+        // Only inside a text can these stand; escaped they say the same and a terminal does not obey them.
+        if c != '\n' && obeyed(c) {
+            let mut units = [0; 2];
+            c.encode_utf16(&mut units).iter().for_each(|unit| shown.push_str(&format!("\\u{unit:04x}")));
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
+}
+
+/// `Bson::into_relaxed_extjson` sorts the fields of a document by name; this keeps their order.
+struct Relaxed(Bson);
+
+#[expect(clippy::wildcard_enum_match_arm, reason = "only what holds fields is asked about")]
+impl Serialize for Relaxed {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &self.0 {
+            Bson::Document(fields) => {
+                serializer.collect_map(fields.iter().map(|(name, value)| (name, Self(value.clone()))))
+            }
+            Bson::Array(items) => serializer.collect_seq(items.iter().map(|item| Self(item.clone()))),
+            scalar => scalar.clone().into_relaxed_extjson().serialize(serializer),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mongodb::bson::DateTime;
+
+    use super::*;
+
+    #[test]
+    fn json_keeps_the_order_of_the_fields() {
+        let document = doc! {
+            "_id": "c:s", "words": 7_i64, "b": [{ "z": 1, "a": Bson::Null }], "at": DateTime::from_millis(0), "half": 0.5,
+        };
+        assert_eq!(
+            to_json(document).split_whitespace().collect::<String>(),
+            r#"{"_id":"c:s","words":7,"b":[{"z":1,"a":null}],"at":{"$date":"1970-01-01T00:00:00Z"},"half":0.5}"#
+        );
+    }
 }

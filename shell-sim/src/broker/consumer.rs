@@ -1,20 +1,17 @@
 //! A durable pull consumer with explicit acks: what is out, what comes back, and what it says about it.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
     ack::{AckBody, AckSubject},
     advisory::{Advisory, AdvisoryKind},
+    again::Again,
     config::{ConsumerConfig, DeliverPolicy},
     log::Log,
-    message::{ConsumerInfo, Context, Message, SequencePair, StatusHeaders},
+    message::{ConsumerInfo, Context, Inbox, Message, SequencePair, StatusHeaders},
     saved::{Change, Pending, Saved, SavedState},
     stamp::Stamp,
-    waiting::{Supply, Waiting},
+    waiting::{Supply, Waiter, Waiting},
 };
 
 /// The ack-wait timer runs this much longer than the wait itself, so that bursts share one check.
@@ -40,47 +37,27 @@ pub(super) struct Consumer {
     pub(super) redelivered: BTreeMap<u64, u64>,
     /// What is to be delivered again, before anything new.
     pub(super) again: Again,
-    /// Messages not yet delivered, as the server counts along.
-    pub(super) unsent: u64,
+    /// Messages not yet delivered, as the server counts along; it can fall below zero.
+    pub(super) unsent: i64,
+    /// The filters were removed from a running consumer: no new or removed message is noticed until a restart.
+    deaf: bool,
     pub(super) waiting: Waiting,
     pub(super) waiting_due: Option<Stamp>,
     check_due: Option<Stamp>,
+    /// Something happened after which the server looks whether there is something to deliver.
+    awake: bool,
     pub(super) saved: Saved,
+    /// What the consumer said of itself when the server started: the next create or update is answered with it.
+    at_start: Option<ConsumerInfo>,
 }
 
-/// A queue that holds each sequence once. It lives in memory only.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Again {
-    queue: VecDeque<u64>,
-    members: BTreeSet<u64>,
-}
-
-impl Again {
-    pub(super) fn push(&mut self, sequence: u64) {
-        if self.members.insert(sequence) {
-            self.queue.push_back(sequence);
-        }
-    }
-
-    pub(super) fn pop(&mut self) -> Option<u64> {
-        let sequence = self.queue.pop_front()?;
-        self.members.remove(&sequence);
-        Some(sequence)
-    }
-
-    pub(super) fn len(&self) -> u64 {
-        self.queue.len() as u64
-    }
-
-    fn contains(&self, sequence: u64) -> bool {
-        self.members.contains(&sequence)
-    }
-
-    fn remove(&mut self, sequence: u64) {
-        if self.members.remove(&sequence) {
-            self.queue.retain(|queued| *queued != sequence);
-        }
-    }
+/// How many of the messages that a consumer gets were purged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Share {
+    /// All that were stored by then.
+    All,
+    /// Some; those after the first one left may be gone too.
+    Part,
 }
 
 impl Consumer {
@@ -97,7 +74,8 @@ impl Consumer {
         };
         let next_stream = chosen.max(log.first()).max(1);
         Self {
-            unsent: log.count_for(next_stream, &config),
+            unsent: counted(log, next_stream, &config),
+            deaf: false,
             saved: Saved::starting(next_stream - 1),
             config,
             stream,
@@ -110,6 +88,8 @@ impl Consumer {
             waiting: Waiting::default(),
             waiting_due: None,
             check_due: None,
+            awake: false,
+            at_start: None,
         }
     }
 
@@ -122,7 +102,7 @@ impl Consumer {
     pub(super) fn fire(&mut self, log: &Log, ctx: &mut Context<'_>) {
         if self.check_due.is_some_and(|due| due <= ctx.now) {
             self.check_pending(log, ctx);
-            self.pump(log, ctx);
+            self.pump_if_awake(log, ctx);
         }
         if self.waiting_due.is_some_and(|due| due <= ctx.now) {
             self.review_waiting(Supply::Exhausted, ctx);
@@ -130,12 +110,28 @@ impl Consumer {
         }
     }
 
+    /// Delivers, if something happened that wakes the server's loop; most of what happens does not.
+    pub(super) fn pump_if_awake(&mut self, log: &Log, ctx: &mut Context<'_>) {
+        if std::mem::take(&mut self.awake) {
+            self.pump(log, ctx);
+        }
+    }
+
+    pub(super) fn wake(&mut self) {
+        self.awake = true;
+    }
+
+    /// Wakes the loop where the limit of unacknowledged messages is reached, so that what makes room is used.
+    fn wake_if_stalled(&mut self) {
+        self.awake |= self.config.max_ack_pending.is_some_and(|most| self.pending.len() as u64 >= most);
+    }
+
     /// A message to the reply subject of a delivery.
     pub(super) fn acknowledge(
         &mut self,
         subject: &AckSubject,
         body: AckBody,
-        reply: Option<super::message::Inbox>,
+        reply: Option<Inbox>,
         log: &Log,
         ctx: &mut Context<'_>,
     ) {
@@ -167,7 +163,7 @@ impl Consumer {
         if let Some(reply) = reply.filter(|_| taken) {
             ctx.send(reply, Message::AckConfirmed);
         }
-        self.pump(log, ctx);
+        self.pump_if_awake(log, ctx);
     }
 
     /// Takes an ack of any delivery of a message; says whether it is answered. Only the stream sequence is looked at: not
@@ -178,7 +174,9 @@ impl Consumer {
             return false;
         }
         let mut consumer_seq = subject.consumer_seq;
-        if let Some(pending) = self.pending.remove(&sequence) {
+        if let Some(pending) = self.pending.get(&sequence).copied() {
+            self.wake_if_stalled();
+            self.pending.remove(&sequence);
             consumer_seq = pending.consumer_seq;
             self.move_floor(consumer_seq, sequence);
         }
@@ -207,6 +205,7 @@ impl Consumer {
             }
         } else {
             self.again.push(sequence);
+            self.awake = true;
         }
         self.advise(sequence, subject.deliveries, AdvisoryKind::Naked { consumer_seq }, ctx);
     }
@@ -276,6 +275,7 @@ impl Consumer {
         }
         expired.retain(|sequence| !self.give_up_if_spent(*sequence, ctx));
         if let Some(oldest) = expired.first().and_then(|first| self.pending.get(first)).map(|pending| pending.since) {
+            self.awake = true;
             for sequence in expired {
                 self.again.push(sequence);
                 if let Some(pending) = self.pending.get_mut(&sequence) {
@@ -309,20 +309,17 @@ impl Consumer {
     }
 
     /// Gives a message up whose redeliveries have reached the limit already: with a limit of one delivery when its first wait
-    /// is over, otherwise only where the limit was lowered.
+    /// is over, otherwise only where the limit was lowered below its deliveries.
     fn give_up_if_spent(&mut self, sequence: u64, ctx: &mut Context<'_>) -> bool {
-        let Some(most) = self.config.max_deliver else {
-            return false;
-        };
-        let deliveries = self.redelivered.get(&sequence).copied().unwrap_or(0).max(1);
-        if deliveries < most {
+        let times = self.redelivered.get(&sequence).copied().unwrap_or(0);
+        let counted = times.max(1);
+        if self.config.max_deliver.is_none_or(|most| counted < most) {
             return false;
         }
-        if deliveries == most {
-            self.advise(sequence, deliveries, AdvisoryKind::MaxDeliveries, ctx);
-        }
-        self.redelivered.insert(sequence, deliveries);
-        self.give_up(sequence, deliveries + 1, ctx.now);
+        self.advise(sequence, times + 1, AdvisoryKind::MaxDeliveries, ctx);
+        self.wake_if_stalled();
+        self.redelivered.insert(sequence, counted);
+        self.give_up(sequence, counted + 1, ctx.now);
         true
     }
 
@@ -349,25 +346,32 @@ impl Consumer {
         SequencePair { consumer: self.next_consumer - 1, stream: self.next_stream - 1 }
     }
 
-    /// A message that this consumer takes was stored.
+    /// Whether the consumer is told of a message of the subject that is stored or removed.
+    pub(super) fn hears(&self, subject: &str) -> bool {
+        !self.deaf && self.config.takes(subject)
+    }
+
+    /// A message that this consumer hears of was stored.
     pub(super) fn stored(&mut self) {
         self.unsent += 1;
     }
 
-    /// A message that this consumer takes left the stream: where it was out, it is terminated.
-    pub(super) fn removed(&mut self, sequence: u64, ctx: &mut Context<'_>) {
+    /// A message that this consumer hears of left the stream: where it was out, it is to be terminated with the consumer
+    /// sequence and the deliveries given back.
+    pub(super) fn removed(&mut self, sequence: u64, now: Stamp) -> Option<(u64, u64)> {
         if sequence >= self.next_stream {
-            self.unsent = self.unsent.saturating_sub(1);
+            self.unsent -= 1;
         }
         if let Some(pending) = self.pending.get(&sequence) {
-            let consumer_seq = pending.consumer_seq;
-            let deliveries = self.redelivered.get(&sequence).copied().unwrap_or(0).max(1);
-            self.terminate_removed(sequence, consumer_seq, deliveries, ctx);
-        } else if self.redelivered.remove(&sequence).is_some() {
-            self.saved.apply(ctx.now, Change::Acked { consumer_seq: 0, stream_seq: sequence });
+            return Some((pending.consumer_seq, self.redelivered.get(&sequence).copied().unwrap_or(0).max(1)));
         }
+        if self.redelivered.remove(&sequence).is_some() {
+            self.saved.apply(now, Change::Acked { consumer_seq: 0, stream_seq: sequence });
+        }
+        None
     }
 
+    /// Terminates a message that left the stream.
     pub(super) fn terminate_removed(
         &mut self,
         sequence: u64,
@@ -388,15 +392,15 @@ impl Consumer {
         self.advise(sequence, deliveries, terminated(consumer_seq, REMOVED.into()), ctx);
     }
 
-    /// The stream was purged up to `first`; `wider` where only some of this consumer's messages were.
-    pub(super) fn purged(&mut self, first: u64, wider: bool, log: &Log, ctx: &mut Context<'_>) {
+    /// Messages of the stream were purged, all of this consumer's before `first` among them.
+    pub(super) fn purged(&mut self, first: u64, share: Share, log: &Log, ctx: &mut Context<'_>) {
         self.next_stream = self.next_stream.max(first);
         if self.floor.stream < first {
             self.floor.stream = first - 1;
             let gone: Vec<(u64, Pending)> = self
                 .pending
                 .iter()
-                .filter(|(sequence, _)| **sequence < first || (wider && log.get(**sequence).is_none()))
+                .filter(|(sequence, _)| **sequence < first || (share == Share::Part && log.get(**sequence).is_none()))
                 .map(|(sequence, pending)| (*sequence, *pending))
                 .collect();
             for (sequence, pending) in gone {
@@ -412,7 +416,7 @@ impl Consumer {
             self.floor = self.delivered();
         }
         let queued = std::mem::take(&mut self.again);
-        for sequence in queued.queue.into_iter().filter(|sequence| *sequence >= self.next_stream) {
+        for sequence in queued.into_iter().filter(|sequence| *sequence >= self.next_stream) {
             self.again.push(sequence);
         }
         self.save_all(ctx.now);
@@ -420,7 +424,7 @@ impl Consumer {
 
     /// The stream's messages before `first` were removed all at once.
     pub(super) fn recount(&mut self, log: &Log, now: Stamp) {
-        self.unsent = log.count_for(self.next_stream, &self.config);
+        self.unsent = counted(log, self.next_stream, &self.config);
         let kept = self.redelivered.split_off(&log.first());
         for sequence in std::mem::replace(&mut self.redelivered, kept).into_keys() {
             self.again.remove(sequence);
@@ -438,7 +442,8 @@ impl Consumer {
         self.saved.apply(now, Change::Replaced(Box::new(state)));
     }
 
-    pub(super) fn update(&mut self, next: ConsumerConfig, log: &Log, ctx: &mut Context<'_>) {
+    /// Becomes another; the answer is how it is before it makes use of more room.
+    pub(super) fn update(&mut self, next: ConsumerConfig, log: &Log, ctx: &mut Context<'_>) -> ConsumerInfo {
         let refiltered = next.filters != self.config.filters;
         if next.ack_wait != self.config.ack_wait && self.check_due.is_some() {
             self.check_in(CHECK_AFTER_UPDATE, ctx);
@@ -446,11 +451,14 @@ impl Consumer {
         let roomier = next.max_ack_pending != self.config.max_ack_pending;
         self.config = next;
         if refiltered {
-            self.unsent = log.count_for(self.next_stream, &self.config);
+            self.deaf = self.config.filters.is_empty();
+            self.unsent = counted(log, self.next_stream, &self.config);
         }
+        let answer = self.at_start.take().unwrap_or_else(|| self.info(log, ctx));
         if roomier {
             self.pump(log, ctx);
         }
+        answer
     }
 
     /// Goes back, or forward, to `sequence`, or to what follows the ack floor, with counts and sequences new.
@@ -463,7 +471,7 @@ impl Consumer {
         self.next_consumer = 1;
         self.floor = self.delivered();
         self.saved = Saved::starting(next - 1);
-        self.unsent = log.count_for(next, &self.config);
+        self.unsent = counted(log, next, &self.config);
         self.pump(log, ctx);
     }
 
@@ -476,21 +484,25 @@ impl Consumer {
         self.pending = state.pending;
         self.redelivered = state.redelivered.into_iter().filter(|(sequence, _)| *sequence >= log.first()).collect();
         self.again = Again::default();
+        self.awake = false;
+        self.deaf = false;
         self.waiting = Waiting::default();
         self.waiting_due = None;
         self.check_due = None;
-        self.unsent = log.count_for(self.next_stream, &self.config);
+        self.unsent = counted(log, self.next_stream, &self.config);
         if !self.pending.is_empty() {
             self.check_pending(log, ctx);
         }
+        self.at_start = Some(self.info(log, ctx));
     }
 
     pub(super) fn info(&mut self, log: &Log, ctx: &mut Context<'_>) -> ConsumerInfo {
         self.review_waiting(Supply::Unknown, ctx);
         if self.next_stream > log.last() {
             self.unsent = 0;
-        } else {
-            self.unsent = self.unsent.min(log.messages()).min(log.last() - self.next_stream + 1);
+        } else if self.unsent > 0 {
+            let most = log.messages().min(log.last() - self.next_stream + 1);
+            self.unsent = self.unsent.min(i64::try_from(most).unwrap_or(i64::MAX));
         }
         let saved = self.saved.state();
         let once = self.config.max_deliver == Some(1);
@@ -501,8 +513,13 @@ impl Consumer {
             num_ack_pending: self.pending.len() as u64,
             num_redelivered: if once { 0 } else { self.redelivered.len() as u64 },
             num_waiting: self.waiting.len(),
-            num_pending: self.unsent,
+            num_pending: self.unsent(),
         }
+    }
+
+    /// Messages not yet delivered, as they are reported.
+    pub(super) fn unsent(&self) -> u64 {
+        u64::try_from(self.unsent).unwrap_or(0)
     }
 
     /// The consumer is deleted: waiting requests are told.
@@ -514,7 +531,9 @@ impl Consumer {
 
     /// The server stops gracefully: waiting requests are told, and the exact state is written.
     pub(super) fn stopped(&mut self, ctx: &mut Context<'_>) {
-        for waiter in self.waiting.take_all() {
+        // Kept by inbox: of several requests with one inbox, only the last is told.
+        let by_inbox: BTreeMap<Inbox, Waiter> = self.waiting.take_all().map(|waiter| (waiter.reply, waiter)).collect();
+        for waiter in by_inbox.into_values() {
             ctx.status(waiter.reply, 409, "Server Shutdown", waiter.pending());
         }
         self.saved.stop();
@@ -523,4 +542,8 @@ impl Consumer {
 
 fn terminated(consumer_seq: u64, reason: Arc<str>) -> AdvisoryKind {
     AdvisoryKind::Terminated { consumer_seq, reason }
+}
+
+fn counted(log: &Log, from: u64, config: &ConsumerConfig) -> i64 {
+    i64::try_from(log.count_for(from, config)).unwrap_or(i64::MAX)
 }

@@ -26,7 +26,7 @@ impl Consumer {
             self.review_waiting(Supply::Unknown, ctx);
         }
         if pull.when_empty == WhenEmpty::Answer {
-            let there = self.unsent + self.again.len();
+            let there = self.unsent() + self.again.len();
             if there == 0 && pull.expires.is_none() {
                 ctx.status(reply, 404, "No Messages", StatusHeaders::None);
                 return;
@@ -51,6 +51,7 @@ impl Consumer {
             heartbeat: pull.heartbeat.map(|every| Heartbeat { every, due: ctx.now.after(every) }),
             when_empty: pull.when_empty,
         });
+        self.wake();
     }
 
     fn refusal(&self, pull: &Pull) -> Option<(u16, String)> {
@@ -128,7 +129,7 @@ impl Consumer {
         self.next_stream = self.next_stream.max(looked_at + 1);
         match found {
             Some(entry) => {
-                self.unsent = self.unsent.saturating_sub(1);
+                self.unsent -= 1;
                 Next::Message(entry, 1)
             }
             None => {
@@ -148,7 +149,7 @@ impl Consumer {
             stream_seq: message.sequence,
             consumer_seq: self.next_consumer,
             stored_at_nanos: entry.at.nanos(),
-            pending: self.unsent,
+            pending: self.unsent(),
         };
         let Some(waiter) = self.waiting.next(|| wire_size(message, &reply), ctx) else {
             if deliveries == 1 && message.sequence + 1 == self.next_stream {
@@ -173,8 +174,12 @@ impl Consumer {
     }
 
     fn undo_redelivery(&mut self, sequence: u64) {
-        let times = self.redelivered.entry(sequence).or_default();
-        *times = times.saturating_sub(1);
+        if let Some(times) = self.redelivered.get_mut(&sequence) {
+            *times = times.saturating_sub(1);
+            if *times == 0 {
+                self.redelivered.remove(&sequence);
+            }
+        }
     }
 }
 

@@ -68,6 +68,11 @@ impl Log {
         self.from(0).rev().find(|entry| *entry.message.subject == *subject).map_or(0, |entry| entry.message.sequence)
     }
 
+    /// Whether the last sequence given is a gap, while others are stored.
+    pub(super) fn last_is_deleted(&self) -> bool {
+        matches!(self.slots.back(), Some(None))
+    }
+
     pub(super) fn oldest(&self) -> Option<Stamp> {
         self.slots.front().and_then(Option::as_ref).map(|entry| entry.at)
     }
@@ -90,8 +95,8 @@ impl Log {
         Some(entry)
     }
 
-    /// Removes everything before `sequence` that matches, and says how many messages that were.
-    pub(super) fn purge(&mut self, before: u64, pattern: &str) -> u64 {
+    /// Removes everything before `sequence` that matches, and says what that was.
+    pub(super) fn purge(&mut self, before: u64, pattern: &str) -> Vec<u64> {
         let doomed: Vec<u64> = self
             .from(0)
             .map(|entry| &entry.message)
@@ -99,7 +104,10 @@ impl Log {
             .filter(|message| subject::matches(pattern, &message.subject))
             .map(|message| message.sequence)
             .collect();
-        doomed.iter().filter(|sequence| self.remove(**sequence).is_some()).count() as u64
+        for sequence in &doomed {
+            self.remove(*sequence);
+        }
+        doomed
     }
 
     fn slot(&self, sequence: u64) -> Option<usize> {

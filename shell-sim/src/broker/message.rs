@@ -46,7 +46,7 @@ pub enum Input {
     /// SIGKILL: connections close, and the consumers keep only what had been written `lag` ago.
     Kill {
         /// How old the written state of the consumers is. The real server writes at most every 100 ms, so that 0 to 100 ms
-        /// are possible.
+        /// are likely; with what a write takes, somewhat more is possible. No more than 150 ms are lost.
         lag: Duration,
     },
     /// The server starts again on what it had stored.

@@ -14,6 +14,11 @@
 //! | a message id is forgotten at a purge, which is late by up to 50 ms and the timer's lag, never early; a duplicate does not refresh it; it counts for all subjects of the stream, whatever the payload | A1.1–A1.5 |
 //! | ids of deleted and purged messages are remembered until a restart, which takes them from what is stored | A1.8 |
 //! | after a restart the purge starts with a whole window, so that an id may outlive its window by up to one more | `stream.go: rebuildDedupe`, `storeMsgIdLocked` |
+//! | a consumer whose filters are removed while the server runs is deaf until a restart: new messages are neither counted nor delivered until something else wakes it, removed ones are not noticed | `stream.go: swapSigSubs` asks for `nil` and gets an empty list; seen on 2.15.1 |
+//! | one message purged by its subject is terminated like a deleted one, several are not | `filestore.go: PurgeEx`, seen on 2.15.1 |
+//! | the answer to an update shows the consumer before it makes use of more room | seen on 2.15.1 |
+//! | a kill loses every id of a stream whose last message was deleted, those of stored messages too | seen on 2.15.1; not after SIGTERM, nor where another message was deleted |
+//! | the first create or update of a consumer after a start is answered with what the consumer was at the start, the old configuration included | `consumer.go: initialInfo`, seen on 2.15.1 |
 //! | a shorter window forgets at once, a longer one brings nothing back before a restart; a window of 0 is 2 min | A1.6, A1.7 |
 //! | expected sequences are checked before the id, and what is refused is not remembered | A1.9, A1.10 |
 //! | the ack wait runs from hand-over; the first check is 1 ms late, the lag comes on top | A2.1–A2.3 |
@@ -25,21 +30,25 @@
 //! | an ack of a sequence that the consumer has not delivered, as after a kill, is dropped without an answer | A4, A8 |
 //! | the last delivery of several is given up only when a pull comes; a single one by the timer | A5.1 |
 //! | what is given up stays in the stream, is reported as redelivered, and holds the reported ack floor until the next ack | A5.3, A4 |
-//! | a raised limit revives nothing; a lowered one tells its advisory | A5.5, A5.6 |
+//! | a raised limit revives nothing; one lowered below the deliveries of a message is noticed by the timer, or by a nak and a pull, and told with the deliveries there were | A5.5, A5.6, seen on 2.15.1 |
 //! | a backoff replaces the ack wait, and bends the delay of a nak | A3 |
 //! | one message for each waiting request in turn; full queues answer 409, or nothing where the request has a heartbeat | A6 |
 //! | a kill forgets up to 100 ms of acks and deliveries, confirmed or not; forgotten deliveries come again as the first | A8 |
 //! | a restart dates deliveries in whole seconds, so that they come up to 1 s early, and by the time their message was stored unless progress was reported: an old message comes again at once | A8, `consumer.go: deliverMsg` |
-//! | a restart forgets the queue of redeliveries and all waiting pulls; a graceful stop tells these 409, a kill tells nothing | A8 |
+//! | a restart forgets the queue of redeliveries and all waiting pulls; a graceful stop tells these 409, but of several with one inbox only the last; a kill tells nothing | A8, `jetstream.go: signalPullConsumers` |
+//! | a pull that nobody listens to turns the queue of redeliveries by one | `consumer.go: loopAndGatherMsgs`, seen on 2.15.1 |
 //! | advisories are core messages: lost where nobody listens | A5.2 |
 //!
 //! # What it leaves out
 //!
+//! A graceful stop takes the real server 50 ms and more, in which requests that were told 409 can still get heartbeats and
+//! messages; here it takes no time.
 //! Clusters, push consumers, other retentions and ack policies, priority groups, pauses, message TTLs, schedules, batches,
 //! inactive thresholds; loss of the page cache at a power cut; the server's own notice of a failed write to a client.
 
 mod ack;
 mod advisory;
+mod again;
 mod api;
 mod clients;
 mod config;
@@ -194,7 +203,7 @@ impl Broker {
                 match streams.get_mut(&stream).and_then(|stream| stream.consumer(&consumer)) {
                     Some((consumer, log)) => {
                         consumer.pull(reply, pull, ctx);
-                        consumer.pump(log, ctx);
+                        consumer.pump_if_awake(log, ctx);
                     }
                     None => ctx.send(reply, Message::NoResponders),
                 }

@@ -7,10 +7,10 @@ use std::{
 
 use super::{message::SequencePair, stamp::Stamp};
 
-/// The longest time that the file lags behind.
-const LONGEST_LAG: Duration = Duration::from_millis(100);
+/// The longest time that the file lags behind: 100 ms between two writes, and what a write and a kill take themselves.
+const LONGEST_LAG: Duration = Duration::from_millis(150);
 
-/// The state that the consumer's store holds, with the changes of the last 100 ms kept apart: a kill can lose any tail of them.
+/// The state that the consumer's store holds, with the last changes kept apart: a kill can lose any tail of them.
 ///
 /// It is not the consumer's own state: the two drift apart in what the server reports as the ack floor, and in the stamps.
 #[derive(Debug, Clone, Default)]

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use super::{
     Tuning,
     config::{ConsumerConfig, Discard, StreamConfig},
-    consumer::Consumer,
+    consumer::{Consumer, Share},
     duplicates::Duplicates,
     log::{Entry, Log, size_of},
     message::{
@@ -26,6 +26,8 @@ pub(super) struct Stream {
     duplicates: Duplicates,
     consumers: BTreeMap<Arc<str>, Consumer>,
     age_due: Option<Stamp>,
+    /// A kill found the last message deleted: the next start finds no ids.
+    ids_lost: bool,
 }
 
 impl Stream {
@@ -36,6 +38,7 @@ impl Stream {
             duplicates: Duplicates::default(),
             consumers: BTreeMap::new(),
             age_due: None,
+            ids_lost: false,
         }
     }
 
@@ -82,11 +85,11 @@ impl Stream {
         if let Some(age) = self.config.max_age {
             self.age_due.get_or_insert_with(|| ctx.now.after(age));
         }
-        for consumer in self.consumers.values_mut().filter(|consumer| consumer.config.takes(subject)) {
+        for consumer in self.consumers.values_mut().filter(|consumer| consumer.hears(subject)) {
             consumer.stored();
         }
         self.evict(ctx);
-        for consumer in self.consumers.values_mut().filter(|consumer| consumer.config.takes(subject)) {
+        for consumer in self.consumers.values_mut().filter(|consumer| consumer.hears(subject)) {
             consumer.pump(&self.log, ctx);
         }
         Ok(PubAck { stream, sequence, duplicate: false })
@@ -149,15 +152,24 @@ impl Stream {
             return false;
         };
         let subject = &entry.message.subject;
-        for consumer in self.consumers.values_mut().filter(|consumer| consumer.config.takes(subject)) {
-            consumer.removed(sequence, ctx);
-            consumer.pump(&self.log, ctx);
+        for consumer in self.consumers.values_mut().filter(|consumer| consumer.hears(subject)) {
+            if let Some((consumer_seq, deliveries)) = consumer.removed(sequence, ctx.now) {
+                consumer.terminate_removed(sequence, consumer_seq, deliveries, ctx);
+                consumer.pump_if_awake(&self.log, ctx);
+            }
         }
         true
     }
 
     pub(super) fn delete_message(&mut self, sequence: u64, ctx: &mut Context<'_>) -> Result<Answer, ApiError> {
-        if self.remove(sequence, ctx) { Ok(Answer::Deleted) } else { Err(ApiError::no_message()) }
+        if self.remove(sequence, ctx) {
+            return Ok(Answer::Deleted);
+        }
+        // A gap is told from what never was, or is before the first.
+        if (self.log.first()..=self.log.last()).contains(&sequence) {
+            return Err(ApiError::new(400, 10_043, format!("sequence {sequence} not found")));
+        }
+        Err(ApiError::new(500, 10_057, "no message found"))
     }
 
     pub(super) fn message(&self, which: &Which) -> Result<Answer, ApiError> {
@@ -178,27 +190,26 @@ impl Stream {
             PurgeScope::Before(sequence) => self.log.purge(*sequence, ">"),
         };
         for consumer in self.consumers.values_mut() {
-            if purged > 0 {
-                consumer.recount(&self.log, ctx.now);
-            }
-            let first = self.log.first();
-            match scope {
-                PurgeScope::All | PurgeScope::Before(_) => consumer.purged(first, false, &self.log, ctx),
-                PurgeScope::Subject(pattern) => {
-                    let filters = &consumer.config.filters;
-                    if !filters.is_empty() && filters.iter().any(|filter| subject::covers(pattern, filter)) {
-                        let next = self.log.next_for(first, &consumer.config);
-                        let next = next.map_or(self.log.last() + 1, |entry| entry.message.sequence);
-                        consumer.purged(next, false, &self.log, ctx);
-                    } else if consumer.config.filters.iter().any(|filter| subject::covers(filter, pattern))
-                        || consumer.config.filters.is_empty()
-                    {
-                        consumer.purged(first, true, &self.log, ctx);
-                    }
+            // One message purged by its subject is told like one that was deleted, and then again like a purge.
+            let terminated = match (&purged[..], scope) {
+                ([sequence], PurgeScope::Subject(pattern)) if consumer.hears(pattern) => {
+                    consumer.removed(*sequence, ctx.now).map(|told| (*sequence, told))
                 }
+                ([], _) | ([_], PurgeScope::Subject(_)) => None,
+                (_, _) => {
+                    consumer.recount(&self.log, ctx.now);
+                    None
+                }
+            };
+            if let Some((first, share)) = purged_up_to(&self.log, &consumer.config, scope) {
+                consumer.purged(first, share, &self.log, ctx);
+            }
+            if let Some((sequence, (consumer_seq, deliveries))) = terminated {
+                consumer.terminate_removed(sequence, consumer_seq, deliveries, ctx);
+                consumer.pump_if_awake(&self.log, ctx);
             }
         }
-        Answer::Purged(purged)
+        Answer::Purged(purged.len() as u64)
     }
 
     pub(super) fn update(&mut self, config: StreamConfig, ctx: &mut Context<'_>) {
@@ -251,8 +262,7 @@ impl Stream {
             if let Some(error) = existing.config.refuses(&config) {
                 return Err(error);
             }
-            existing.update(config, &self.log, ctx);
-            return Ok(Answer::Consumer(existing.info(&self.log, ctx)));
+            return Ok(Answer::Consumer(existing.update(config, &self.log, ctx)));
         }
         if action == ConsumerAction::Update {
             return Err(ApiError::new(400, 10_149, "consumer does not exist"));
@@ -282,6 +292,7 @@ impl Stream {
 
     /// The server was killed: consumers keep what was written until `until`.
     pub(super) fn killed(&mut self, until: Stamp) {
+        self.ids_lost = self.log.last_is_deleted();
         for consumer in self.consumers.values_mut() {
             consumer.saved.kill(until);
         }
@@ -293,7 +304,9 @@ impl Stream {
         self.expire(tuning, ctx);
         let window = self.config.duplicate_window;
         self.duplicates = Duplicates::default();
-        for entry in self.log.from(0).filter(|entry| ctx.now.since(entry.at) <= window) {
+        let ids_lost = std::mem::take(&mut self.ids_lost);
+        let remembered = self.log.from(0).filter(|entry| !ids_lost && ctx.now.since(entry.at) <= window);
+        for entry in remembered {
             if let Some(id) = &entry.message.headers.msg_id {
                 self.duplicates.remember(id.clone(), entry.message.sequence, entry.at, ctx.now, window);
             }
@@ -302,4 +315,19 @@ impl Stream {
             consumer.recover(&self.log, ctx);
         }
     }
+}
+
+/// Up to where a purge moves a consumer, and how much of what the consumer gets was purged; `None` where nothing was.
+fn purged_up_to(log: &Log, config: &ConsumerConfig, scope: &PurgeScope) -> Option<(u64, Share)> {
+    let first = log.first();
+    let PurgeScope::Subject(pattern) = scope else {
+        return Some((first, Share::All));
+    };
+    let filters = &config.filters;
+    if filters.iter().any(|filter| subject::covers(pattern, filter)) {
+        let next = log.from(first).find(|entry| subject::matches(pattern, &entry.message.subject));
+        return Some((next.map_or(log.last() + 1, |entry| entry.message.sequence), Share::All));
+    }
+    let wider = filters.is_empty() || filters.iter().any(|filter| subject::covers(filter, pattern));
+    wider.then_some((first, Share::Part))
 }

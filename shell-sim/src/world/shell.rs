@@ -328,7 +328,7 @@ impl Driver {
                     shared.report(id, report);
                 });
             }
-            Effect::Acknowledge { reply, acknowledgement } => {
+            Effect::Acknowledge { reply, acknowledgement, .. } => {
                 let body = body(acknowledgement);
                 let awaited = shared.nats.ask(|answer| Frame::Ack { answer: Some(answer), reply, body });
                 world.spawn_on(processor, async move {
@@ -435,7 +435,7 @@ fn acknowledged(answer: Option<&Message>) -> Report {
 fn body(acknowledgement: Acknowledgement) -> AckBody {
     match acknowledgement {
         Acknowledgement::Ack => AckBody::Ack,
-        Acknowledgement::Nak { delay } => AckBody::Nak((!delay.is_zero()).then_some(delay)),
+        Acknowledgement::Nak { delay, .. } => AckBody::Nak((!delay.is_zero()).then_some(delay)),
         Acknowledgement::Term { reason } => AckBody::Term(Some(reason.into())),
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_nats::{Client, Message, StatusCode, Subscriber, jetstream};
 use futures::{FutureExt, StreamExt, future};
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{mpsc, oneshot, watch},
     time::{Instant, sleep_until},
 };
 use transcript_core::{
@@ -85,8 +85,9 @@ impl Puller {
         Self { client, clock, deliveries, allowance, requests: vec![], received: 0, connects, pause: PAUSE, not_before }
     }
 
-    /// Pulls until the driver is gone.
-    pub async fn run(mut self) {
+    /// Pulls until it is told to stop or the driver is gone. When it returns, the server has been told that nobody waits
+    /// for messages any more, before anything that is sent after that: what is given back then goes to other processors.
+    pub async fn run(mut self, mut stop: oneshot::Receiver<()>) {
         loop {
             self.ask_for_more().await;
             let now = Instant::now();
@@ -100,8 +101,22 @@ impl Puller {
                 heard = heard(&mut self.requests) => self.take(heard),
                 changed = self.allowance.changed() => if changed.is_err() { return },
                 () = sleep_until(wake_up) => {}
+                _ = &mut stop => return self.stop().await,
             }
             self.forget_silent();
+        }
+    }
+
+    async fn stop(mut self) {
+        for mut request in std::mem::take(&mut self.requests) {
+            if let Err(error) = request.subscriber.unsubscribe().await {
+                tracing::debug!(%error, "the connection is closed already");
+            }
+            while let Some(message) = request.subscriber.next().await {
+                if matches!(message.status, None | Some(StatusCode::OK)) {
+                    self.deliver(message);
+                }
+            }
         }
     }
 
@@ -224,7 +239,7 @@ async fn heard(requests: &mut [PullRequest]) -> Heard {
     future::select_all(next).await.0
 }
 
-/// Sorts the statuses that end a request (jetstream.md lists them with their causes; `server/consumer.go`).
+/// Sorts the statuses that end a request (nats-server, `server/consumer.go`: `processNextMsgRequest`, `processWaiting`).
 fn over(status: StatusCode, description: &str) -> Over {
     let expired = status == StatusCode::TIMEOUT || status == StatusCode::NOT_FOUND;
     if expired || description.eq_ignore_ascii_case("Batch Completed") {

@@ -101,6 +101,10 @@ fn settings_that_contradict_each_other_are_refused() {
     assert!(message.contains("--retry-base 2s is more than --retry-cap 1s"), "{message}");
     let message = refusal("setup --nats-creds a --nats-nkey b");
     assert!(message.contains("--nats-creds and --nats-nkey exclude each other"), "{message}");
+    let message = refusal("setup --nats-url nats://ann:x@a --nats-creds b");
+    assert!(message.contains("a user or token in --nats-url and --nats-creds exclude each other"), "{message}");
+    let message = refusal("setup --nats-url nats://ann:x@a,nats://bob:x@a");
+    assert!(message.contains("the addresses name different users"), "{message}");
     let message = refusal("setup --nats-user ann");
     assert!(message.contains("--nats-user is given without --nats-password"), "{message}");
     let message = refusal("--nats-tls-key k setup");
@@ -110,9 +114,11 @@ fn settings_that_contradict_each_other_are_refused() {
 
 #[test]
 fn no_secret_is_shown() {
-    let line = "run --nats-url nats://ann:hunter2@a --mongodb-uri mongodb://ann:hunter2@b --nats-user ann --nats-password hunter2";
+    let line = "run --nats-url nats://ann:hunter2@a --mongodb-uri mongodb://ann:hunter2@b";
     let shown = format!("{:?}", read(line).unwrap());
     assert!(!shown.contains("hunter2"), "{shown}");
+    let shown = format!("{:?}", read("run --nats-user ann --nats-password hunter2").unwrap());
+    assert!(!shown.contains("hunter2") && shown.contains("[hidden]"), "{shown}");
     for line in ["run --nats-url http://ann:hunter2@a", "run --nats-url nats://ann:hunter2@a:b:c"] {
         let message = refusal(line);
         assert!(!message.contains("hunter2") && message.contains("--nats-url"), "{message}");

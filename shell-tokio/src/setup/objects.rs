@@ -15,8 +15,8 @@ use crate::cli::StreamSettings;
 const FIXED: &str = "JetStream cannot change that: move the messages to a stream that has it, or remove this one";
 const FIXED_CONSUMER: &str = "JetStream cannot change that: remove the consumer; the next start makes it anew, and hands \
                               out every call that the stream still holds";
-const SEALED: &str = "nothing can be published to it any more: remove it, or name another";
-const FOLLOWS: &str = "nothing can be published to a mirror: remove it, or use the stream that it follows";
+const SEALED: &str = "nothing can be published to a sealed stream, which JetStream cannot change: remove it";
+const FOLLOWS: &str = "nothing can be published to a mirror, which JetStream cannot change: remove it";
 const ASYNC: &str = "messages would be acknowledged before they are stored, which JetStream cannot change: \
                      move them to a stream without it, or remove this one";
 
@@ -80,11 +80,9 @@ impl Object {
             ]
             .map(|(field, wanted)| Rule { field, wanted, otherwise: Otherwise::Change }),
         );
-        rules.extend(CONSUMER_HINDRANCES.map(|field| Rule {
-            field,
-            wanted: Wanted::Nothing,
-            otherwise: Otherwise::Change,
-        }));
+        let hindrance = |field, wanted| Rule { field, wanted, otherwise: Otherwise::Change };
+        rules.extend(HINDERING_TIMES.map(|field| hindrance(field, Wanted::NoTime)));
+        rules.extend(HINDRANCES.map(|field| hindrance(field, Wanted::Nothing)));
         Self {
             name: format!("consumer {CONSUMER}"),
             info_subject: format!("CONSUMER.INFO.{TRANSCRIPTION_STREAM}.{CONSUMER}"),
@@ -197,20 +195,14 @@ impl Object {
     }
 }
 
-/// Settings with which the processor could not work as promised: `backoff` replaces the ack wait, other filters widen
-/// ours, without bodies there is no call to process, an idle consumer would be removed and would start over, and a
-/// pull that is larger or longer than allowed, or names no priority group where one is wanted, is answered with an error.
-const CONSUMER_HINDRANCES: [&str; 9] = [
-    "backoff",
-    "filter_subjects",
-    "headers_only",
-    "inactive_threshold",
-    "max_batch",
-    "max_bytes",
-    "max_expires",
-    "priority_groups",
-    "priority_policy",
-];
+/// Times with which the processor could not work as promised: `backoff` replaces the ack wait, an idle consumer would be
+/// removed and would start over, and a pull that is to wait for longer than allowed is answered with an error.
+const HINDERING_TIMES: [&str; 3] = ["backoff", "inactive_threshold", "max_expires"];
+
+/// The like of [`HINDERING_TIMES`]: other filters widen ours, without bodies there is no call to process, and a pull that
+/// is larger than allowed, or names no priority group where one is wanted, is answered with an error.
+const HINDRANCES: [&str; 6] =
+    ["filter_subjects", "headers_only", "max_batch", "max_bytes", "priority_groups", "priority_policy"];
 
 fn stream_rules(subjects: &[&'static str], settings: &StreamSettings) -> Vec<Rule> {
     vec![

@@ -22,6 +22,8 @@ pub(super) enum Wanted {
     Time(Duration),
     /// Nothing: absent, null, false, zero, empty, "none" or "default", between which the API does not distinguish.
     Nothing,
+    /// Nothing, where a time or a list of times could be.
+    NoTime,
     /// A list of subjects that matches at least these.
     Subjects(Vec<&'static str>),
 }
@@ -107,7 +109,7 @@ impl Wanted {
         match self {
             Self::Value(value) => value.clone(),
             Self::Time(time) => nanos(*time).into(),
-            Self::Nothing => Value::Null,
+            Self::Nothing | Self::NoTime => Value::Null,
             Self::Subjects(needed) => {
                 let existing = existing.as_array().map_or(&[][..], Vec::as_slice);
                 union(existing.iter().filter_map(Value::as_str), needed).into()
@@ -117,7 +119,10 @@ impl Wanted {
 
     fn show(&self, value: &Value) -> String {
         match (self, value) {
-            (Self::Time(_), Value::Number(n)) => n.as_u64().map_or_else(|| n.to_string(), show_time),
+            (Self::Time(_) | Self::NoTime, Value::Number(n)) => n.as_u64().map_or_else(|| n.to_string(), show_time),
+            (Self::NoTime, Value::Array(times)) if !times.is_empty() => {
+                times.iter().map(|time| self.show(time)).collect::<Vec<_>>().join(", ")
+            }
             (_, Value::String(text)) => text.clone(),
             (_, value) if is_nothing(value) => "none".to_owned(),
             (_, value) => value.to_string(),
@@ -186,7 +191,7 @@ mod tests {
                 otherwise: Otherwise::Refuse("it is fixed"),
             },
             Rule { field: "window", wanted: Wanted::Time(Duration::from_secs(86_400)), otherwise: Otherwise::Change },
-            Rule { field: "backoff", wanted: Wanted::Nothing, otherwise: Otherwise::Change },
+            Rule { field: "backoff", wanted: Wanted::NoTime, otherwise: Otherwise::Change },
             Rule {
                 field: "retention",
                 wanted: Wanted::Value(json!("limits")),
@@ -198,7 +203,7 @@ mod tests {
     #[test]
     fn only_what_differs_is_changed_and_everything_else_is_kept() {
         let existing = config(&json!({
-            "storage": "file", "window": 120_000_000_000_u64, "backoff": [1, 2], "retention": "interest",
+            "storage": "file", "window": 120_000_000_000_u64, "backoff": [1_000_000, 2_000_000_000], "retention": "interest",
             "max_age": 7, "unheard_of": {"a": 1},
         }));
         let plan = plan(&existing, &rules()).unwrap();
@@ -212,7 +217,7 @@ mod tests {
         let shown: Vec<_> = plan.differences.iter().map(|d| (d.field, &*d.existing, &*d.wanted)).collect();
         assert_eq!(
             shown,
-            [("window", "2m", "1day"), ("backoff", "[1,2]", "none"), ("retention", "interest", "limits")]
+            [("window", "2m", "1day"), ("backoff", "1ms, 2s", "none"), ("retention", "interest", "limits")]
         );
     }
 

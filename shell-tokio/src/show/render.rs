@@ -5,7 +5,10 @@ use std::fmt::Write;
 use mongodb::bson::{Bson, DateTime, Document, deserialize_from_document};
 use serde::Deserialize;
 use textwrap::core::display_width;
-use transcript_core::summary::{Cut, Question, Speaker, Turn};
+use transcript_core::{
+    contract::TRANSCRIPTION_STREAM,
+    summary::{Cut, Question, Speaker, Turn},
+};
 
 use super::ShowError;
 
@@ -37,11 +40,16 @@ pub fn harmless(text: &str) -> String {
     text.chars()
         .map(|c| match c {
             c if c.is_whitespace() => ' ',
-            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '\u{fffd}',
-            c if c.is_control() => '\u{fffd}',
+            c if obeyed(c) => '\u{fffd}',
             c => c,
         })
         .collect()
+}
+
+/// Whether a terminal may obey the character instead of showing it.
+pub(super) fn obeyed(c: char) -> bool {
+    let turns = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    turns || c.is_control()
 }
 
 /// What a summary's document must have to be shown; times are read in whichever form they were stored.
@@ -59,7 +67,15 @@ struct View {
     questions: Vec<Question>,
     cut: Option<Cut>,
     updated_at: Option<Bson>,
-    notified: Option<Bson>,
+    notified: Option<Notified>,
+}
+
+/// The mark that the summary was announced.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Notified {
+    at: Option<Bson>,
+    stream_sequence: Option<i64>,
 }
 
 impl View {
@@ -71,7 +87,7 @@ impl View {
             ("Segments", format!("{} of {}, {completeness}", self.segments, self.published_segments)),
             ("Words", self.words.to_string()),
             ("Updated", moment(self.updated_at.as_ref())),
-            ("Notified", moment(self.notified.as_ref())),
+            ("Notified", self.notified.as_ref().map_or_else(|| "not yet".to_owned(), Notified::told)),
         ];
         for (name, value) in rows {
             line(page, &format!("{name:<14}{value}"));
@@ -136,6 +152,14 @@ impl View {
     }
 }
 
+impl Notified {
+    fn told(&self) -> String {
+        let sequence =
+            self.stream_sequence.map(|n| format!(", message {n} of {TRANSCRIPTION_STREAM}")).unwrap_or_default();
+        format!("{}{sequence}", moment(self.at.as_ref()))
+    }
+}
+
 fn line(page: &mut String, text: &str) {
     writeln!(page, "{}", text.trim_end()).expect("a String takes everything");
 }
@@ -179,8 +203,7 @@ fn clock(ms: i64) -> String {
 fn moment(value: Option<&Bson>) -> String {
     let rfc3339 = |time: DateTime| time.try_to_rfc3339_string().unwrap_or_else(|_| time.timestamp_millis().to_string());
     match value {
-        None | Some(Bson::Null | Bson::Boolean(false)) => "no".to_owned(),
-        Some(Bson::Boolean(true)) => "yes".to_owned(),
+        None => "at an unknown time".to_owned(),
         Some(Bson::DateTime(time)) => rfc3339(*time),
         Some(Bson::Int64(ms)) => rfc3339(DateTime::from_millis(*ms)),
         Some(other) => harmless(&other.to_string()),
@@ -223,7 +246,8 @@ mod tests {
                 { "speaker": "Ann", "text": "Is it\u{1b}[31m red?", "index": 0, "startMs": 61_000 },
                 { "speaker": "山田", "text": "Why?", "index": 1 },
             ],
-            "updatedAt": DateTime::from_millis(0), "notified": true, "unheardOf": 1,
+            "updatedAt": DateTime::from_millis(0),
+            "notified": { "streamSequence": 12_i64, "at": DateTime::from_millis(1_500) }, "unheardOf": 1,
         }
     }
 
@@ -238,7 +262,7 @@ Session       s-1
 Segments      3 of 4, INCOMPLETE
 Words         12
 Updated       1970-01-01T00:00:00Z
-Notified      yes
+Notified      1970-01-01T00:00:01.5Z, message 12 of TRANSCRIPTION
 
 Speakers        words    turns  questions
   Ann               9        2          1
@@ -265,7 +289,7 @@ Questions
         };
         let page = render(&document, 80).unwrap();
         assert_eq!(page.lines().count(), 6, "{page}");
-        assert!(page.contains("Updated       1970-01-01T00:00:01Z\nNotified      no\n"), "{page}");
+        assert!(page.contains("Updated       1970-01-01T00:00:01Z\nNotified      not yet\n"), "{page}");
     }
 
     #[test]

@@ -7,7 +7,13 @@ mod mark;
 mod save;
 mod segment;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use mongodb::{
     Collection, Database,
@@ -21,10 +27,12 @@ use transcript_core::{
     summary::Summary,
 };
 
-use crate::batch::batches;
+use crate::batch::{batches, pipelined};
 
 /// The most effects of one command. Larger ones gain little and make each effect wait longer.
 const BATCH: usize = 500;
+/// The most pages that are loaded at the same time; each can be some MiB.
+const PAGES: usize = 8;
 
 /// Hands effects to the workers. Each queue is as long as jobs wait for it, which the core bounds.
 #[derive(Debug, Clone)]
@@ -62,13 +70,16 @@ struct Worker {
     reports: mpsc::UnboundedSender<Input>,
     /// How long an answer is waited for. The driver itself would wait for ever on a server that is frozen.
     answer_timeout: Duration,
+    /// Whether the last command failed, for the log.
+    failing: Arc<AtomicBool>,
 }
 
 impl Store {
     /// Starts the workers; they end when every clone of the store is gone. What became of the effects is sent to `reports`.
     #[must_use]
     pub fn start(database: &Database, reports: &mpsc::UnboundedSender<Input>, answer_timeout: Duration) -> Self {
-        let worker = Worker { database: database.clone(), reports: reports.clone(), answer_timeout };
+        let worker =
+            Worker { database: database.clone(), reports: reports.clone(), answer_timeout, failing: Arc::default() };
         let (counts, waiting_counts) = mpsc::unbounded_channel();
         let (loads, waiting_loads) = mpsc::unbounded_channel();
         let (pages, waiting_pages) = mpsc::unbounded_channel();
@@ -79,7 +90,10 @@ impl Store {
         let loader = worker.clone();
         tokio::spawn(batches(waiting_loads, BATCH, async move |batch| loader.load(batch, &pages).await));
         let pager = worker.clone();
-        tokio::spawn(batches(waiting_pages, 1, async move |batch| pager.load_pages(batch).await));
+        tokio::spawn(pipelined(waiting_pages, PAGES, move |asked| {
+            let pager = pager.clone();
+            async move { pager.load_page(asked).await }
+        }));
         let saver = worker.clone();
         tokio::spawn(batches(waiting_saves, BATCH, async move |batch| saver.save(batch).await));
         tokio::spawn(batches(waiting_marks, BATCH, async move |batch| worker.mark(batch).await));
@@ -118,14 +132,20 @@ impl Worker {
 
     /// Waits for an answer of the driver, but not for ever.
     async fn answer<T>(&self, answer: impl IntoFuture<Output = mongodb::error::Result<T>>) -> Result<T, Failure> {
-        match tokio::time::timeout(self.answer_timeout, answer.into_future()).await {
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) => Err(failures::of(&error)),
+        let answer = match tokio::time::timeout(self.answer_timeout, answer.into_future()).await {
+            Ok(answer) => answer.map_err(|error| failures::of(&error)),
             Err(_) => Err(Failure {
                 kind: FailureKind::TimedOut,
                 detail: format!("MongoDB did not answer within {:?}", self.answer_timeout),
             }),
+        };
+        if self.failing.swap(answer.is_err(), Ordering::Relaxed) != answer.is_err() {
+            match &answer {
+                Ok(_) => tracing::info!("MongoDB can be used again"),
+                Err(failure) => tracing::warn!("MongoDB cannot be used: {failure}"),
+            }
         }
+        answer
     }
 
     /// Runs updates of summaries, each with its own outcome. They are acknowledged once they are on the journals of a

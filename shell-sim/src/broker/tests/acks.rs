@@ -205,6 +205,20 @@ fn a_raised_limit_revives_nothing_and_a_lowered_one_tells() {
 }
 
 #[test]
+fn a_limit_lowered_below_the_count_is_noticed_by_the_timer() {
+    let mut bench = Bench::with(ConsumerConfig { max_deliver: Some(9), ..consumer() });
+    bench.publish(1);
+    bench.pull(4);
+    for delivery in 0..3 {
+        bench.say(delivery, "-NAK");
+    }
+    bench.update(ConsumerConfig { max_deliver: Some(2), ..consumer() });
+    bench.until(2_000);
+    assert_eq!(bench.told().last(), Some(&(1_001, AdvisoryKind::MaxDeliveries, 1, 4)));
+    assert_eq!(bench.info().num_ack_pending, 0);
+}
+
+#[test]
 fn a_backoff_replaces_the_ack_wait_and_bends_the_delay_of_a_nak() {
     let backoff = vec![millis(500), millis(1_000), millis(2_000)];
     let mut bench = Bench::with(ConsumerConfig { backoff, max_deliver: None, ..consumer() });

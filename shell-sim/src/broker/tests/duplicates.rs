@@ -58,6 +58,18 @@ fn a_removed_message_is_remembered_until_a_restart() {
 }
 
 #[test]
+fn a_kill_loses_all_ids_where_the_last_message_was_deleted() {
+    for (stop, remembered) in [(Input::Kill { lag: Duration::ZERO }, false), (Input::Terminate, true)] {
+        let mut bench = Bench::new(stream(5_000), consumer());
+        bench.publish_id("s.a", "x");
+        bench.publish_id("s.a", "y");
+        bench.call(ApiCall::DeleteMessage { stream: "S".into(), sequence: 2 });
+        bench.restart(stop);
+        assert_eq!(bench.publish_id("s.a", "x").1, remembered);
+    }
+}
+
+#[test]
 fn after_a_restart_an_id_may_outlive_its_window() {
     let mut bench = Bench::with(consumer());
     bench.publish_id("s.a", "x");

@@ -55,7 +55,12 @@ fn streams_and_consumers_are_not_what_they_are_not() {
     assert_eq!(code(bench.call(ApiCall::CreateStream(stream(5_000)))), 10_058);
     assert_eq!(code(bench.call(ApiCall::CreateStream(StreamConfig::new("T", &["s.a"])))), 10_065);
     assert_eq!(code(bench.call(ApiCall::ConsumerInfo { stream: "S".into(), consumer: "d".into() })), 10_014);
-    let which = Which::Sequence(1);
+    bench.publish(3);
+    let delete = |sequence| ApiCall::DeleteMessage { stream: "S".into(), sequence };
+    assert_eq!(bench.call(delete(2)), Message::Answer(Answer::Deleted));
+    assert_eq!(code(bench.call(delete(2))), 10_043);
+    assert_eq!(code(bench.call(delete(4))), 10_057);
+    let which = Which::Sequence(2);
     assert_eq!(code(bench.call(ApiCall::GetMessage { stream: "S".into(), which })), 10_037);
 }
 

@@ -135,6 +135,22 @@ fn what_was_given_up_stays_so() {
 }
 
 #[test]
+fn the_first_update_after_a_restart_is_answered_with_what_was() {
+    let mut bench = Bench::with(consumer());
+    bench.restart(Input::Terminate);
+    let config = ConsumerConfig { ack_wait: millis(5_000), ..consumer() };
+    let mut answered = |action| {
+        let (stream, config) = ("S".into(), config.clone());
+        let answer = bench.call(ApiCall::CreateConsumer { stream, config, action });
+        let Message::Answer(Answer::Consumer(info)) = answer else { panic!("not an info: {answer:?}") };
+        info.config.ack_wait
+    };
+    assert_eq!(answered(ConsumerAction::CreateOrUpdate), millis(1_000));
+    assert_eq!(answered(ConsumerAction::CreateOrUpdate), millis(5_000));
+    assert_eq!(bench.info().config.ack_wait, millis(5_000));
+}
+
+#[test]
 fn a_clone_goes_its_own_way() {
     let mut bench = Bench::with(consumer());
     bench.publish(1);

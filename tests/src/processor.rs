@@ -1,0 +1,195 @@
+//! The real binary, as a process that can be killed, frozen and read.
+
+use std::{ffi::OsString, io, path::PathBuf, time::Duration};
+
+use thiserror::Error;
+
+use crate::{
+    cargo::{self, BuildError},
+    leash::{self, Exit, Launch, LeashError, Leashed},
+    wait::{NotReached, wait_until},
+};
+
+/// A run of `transcript-processor` to be started.
+#[derive(Debug, Clone, Default)]
+pub struct ProcessorCommand {
+    arguments: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+}
+
+impl ProcessorCommand {
+    /// A run of this subcommand.
+    #[must_use]
+    pub fn new(subcommand: &str) -> Self {
+        Self::default().argument(subcommand)
+    }
+
+    /// One more argument.
+    #[must_use]
+    pub fn argument(mut self, argument: impl Into<OsString>) -> Self {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    /// More arguments.
+    #[must_use]
+    pub fn arguments<A: Into<OsString>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
+        self.arguments.extend(arguments.into_iter().map(Into::into));
+        self
+    }
+
+    /// An environment variable; the last one of a name counts. The rest of the environment is the test's.
+    #[must_use]
+    pub fn environment(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.environment.push((name.into(), value.into()));
+        self
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    ///
+    /// The binary cannot be built or started.
+    pub async fn start(&self) -> Result<Processor, ProcessorError> {
+        let temporary = leash::directory("processor").map_err(ProcessorError::Directory)?;
+        let output = temporary.path().join("output");
+        let process = Leashed::start(Launch {
+            program: cargo::processor().await?,
+            arguments: self.arguments.clone(),
+            environment: self.environment.clone(),
+            directory: temporary.path().to_owned(),
+            output: output.clone(),
+            log: temporary.path().join("log"),
+        })
+        .await?;
+        // The leash removes it.
+        let _directory = temporary.keep();
+        Ok(Processor { process, output })
+    }
+
+    /// Starts it, waits for its end, and gives what it wrote to its standard output.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be started, does not end `within` that time, or ends otherwise than with code 0: the error has its log.
+    pub async fn run(&self, within: Duration) -> Result<String, ProcessorError> {
+        let processor = self.start().await?;
+        match processor.wait(within).await? {
+            Exit::Code(0) => Ok(processor.output()),
+            exit @ (Exit::Code(_) | Exit::Signal(_)) => {
+                Err(ProcessorError::Unsuccessful { arguments: self.arguments.clone(), exit, log: processor.logs() })
+            }
+        }
+    }
+}
+
+/// A running `transcript-processor`. It is killed when this is dropped or the test ends, however it ends.
+#[derive(Debug)]
+pub struct Processor {
+    process: Leashed,
+    output: PathBuf,
+}
+
+impl Processor {
+    /// Kills it (`SIGKILL`) and waits until it is gone.
+    ///
+    /// # Errors
+    ///
+    /// See [`Leashed::kill`].
+    pub async fn kill(&self) -> Result<Exit, LeashError> {
+        self.process.kill().await
+    }
+
+    /// Asks it to end (`SIGTERM`) and waits until it is gone.
+    ///
+    /// # Errors
+    ///
+    /// See [`Leashed::terminate`].
+    pub async fn terminate(&self) -> Result<Exit, LeashError> {
+        self.process.terminate().await
+    }
+
+    /// Stops it where it stands (`SIGSTOP`), as a machine that swaps or a paused virtual machine does.
+    ///
+    /// # Errors
+    ///
+    /// See [`Leashed::freeze`].
+    pub async fn freeze(&self) -> Result<(), LeashError> {
+        self.process.freeze().await
+    }
+
+    /// Lets it go on.
+    ///
+    /// # Errors
+    ///
+    /// See [`Leashed::thaw`].
+    pub async fn thaw(&self) -> Result<(), LeashError> {
+        self.process.thaw().await
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    ///
+    /// It did not end `within` that time.
+    pub async fn wait(&self, within: Duration) -> Result<Exit, ProcessorError> {
+        let ended = wait_until("the processor ends", within, || async { self.process.exit().ok_or("it runs") }).await;
+        ended.map_err(|source| ProcessorError::NotEnded { source, log: self.process.log_tail() })
+    }
+
+    /// How it ended; `None` while it runs.
+    #[must_use]
+    pub fn exit(&self) -> Option<Exit> {
+        self.process.exit()
+    }
+
+    /// The process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// What it has written to its standard error so far.
+    #[must_use]
+    pub fn logs(&self) -> String {
+        self.process.log()
+    }
+
+    /// What it has written to its standard output so far.
+    #[must_use]
+    pub fn output(&self) -> String {
+        leash::read(&self.output)
+    }
+}
+
+/// Why a processor could not be started, or did not end as it should.
+#[derive(Debug, Error)]
+pub enum ProcessorError {
+    /// The binary could not be built.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// The process could not be started or reached.
+    #[error(transparent)]
+    Leash(#[from] LeashError),
+    /// There is no directory for its output.
+    #[error("the directory for the processor's output could not be made")]
+    Directory(#[source] io::Error),
+    /// It went on.
+    #[error("{source}; the end of its log:\n{log}")]
+    NotEnded {
+        /// What was awaited.
+        source: NotReached,
+        /// The last lines of its log.
+        log: String,
+    },
+    /// It ended, and not well.
+    #[error("transcript-processor {arguments:?} ended with {exit:?}; its log:\n{log}")]
+    Unsuccessful {
+        /// The arguments.
+        arguments: Vec<OsString>,
+        /// How it ended.
+        exit: Exit,
+        /// Its log.
+        log: String,
+    },
+}

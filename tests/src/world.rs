@@ -1,0 +1,292 @@
+//! Both servers, clients of them, and what tests do with them.
+
+use std::time::Duration;
+
+use async_nats::{HeaderMap, jetstream};
+use mongodb::{
+    Collection, Database,
+    bson::{self, Bson, Document, doc},
+};
+use serde_json::json;
+use thiserror::Error;
+use transcript_core::{
+    contract::{
+        CONSUMER, Notification, PROCESSED_SUBJECT, RECORDING_STREAM, RECORDING_SUBJECTS, SEGMENTS_COLLECTION,
+        SESSION_ENDED_SUBJECT, SUMMARIES_COLLECTION, TRANSCRIPTION_STREAM, TRANSCRIPTION_SUBJECTS,
+    },
+    ids::{Key, Session},
+};
+
+use crate::{
+    calls::CallSegment,
+    processor::ProcessorCommand,
+    servers::{Mongod, NatsServer, ServerError, TestDatabase},
+};
+
+/// The duplicate window of the data contract.
+const DUPLICATE_WINDOW: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A nats-server of its own, and a database on the shared mongod or on one of its own.
+#[derive(Debug)]
+pub struct World {
+    // Dropped in this order: the database while its server is still there.
+    database: TestDatabase,
+    mongod: Option<Mongod>,
+    /// The NATS server.
+    pub nats: NatsServer,
+    /// A connection to it, which comes back when it does.
+    pub client: async_nats::Client,
+    /// JetStream on that connection.
+    pub jetstream: jetstream::Context,
+}
+
+/// A notification as it lies in the stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredNotification {
+    /// Its place in the stream.
+    pub sequence: u64,
+    /// Its `Nats-Msg-Id`.
+    pub id: Option<String>,
+    /// Its payload.
+    pub notification: Notification,
+}
+
+impl World {
+    /// A world whose database is on the mongod that this process's tests share.
+    ///
+    /// # Errors
+    ///
+    /// A server does not start.
+    pub async fn start() -> Result<Self, WorldError> {
+        let database = TestDatabase::on(Mongod::shared().await?).await?;
+        Self::with(database, None).await
+    }
+
+    /// A world with a mongod that the test may kill.
+    ///
+    /// # Errors
+    ///
+    /// A server does not start.
+    pub async fn start_with_own_mongod() -> Result<Self, WorldError> {
+        Self::start_with(Mongod::replica_set().await?).await
+    }
+
+    /// A world with this mongod.
+    ///
+    /// # Errors
+    ///
+    /// A server does not start.
+    pub async fn start_with(mongod: Mongod) -> Result<Self, WorldError> {
+        let database = TestDatabase::on(&mongod).await?;
+        Self::with(database, Some(mongod)).await
+    }
+
+    async fn with(database: TestDatabase, mongod: Option<Mongod>) -> Result<Self, WorldError> {
+        let nats = NatsServer::start().await?;
+        let client = nats.client().await.map_err(WorldError::nats)?;
+        Ok(Self { database, mongod, nats, jetstream: jetstream::new(client.clone()), client })
+    }
+
+    /// The world's own mongod.
+    ///
+    /// # Panics
+    ///
+    /// In a world that shares one: nobody may kill that.
+    pub fn mongod(&mut self) -> &mut Mongod {
+        self.mongod.as_mut().expect("this world was started with a mongod of its own")
+    }
+
+    /// The database.
+    #[must_use]
+    pub fn database(&self) -> &Database {
+        self.database.handle()
+    }
+
+    /// Where the database's server is reached.
+    #[must_use]
+    pub fn mongodb_uri(&self) -> &str {
+        self.database.uri()
+    }
+
+    /// A subcommand of the processor, told where this world's servers are.
+    #[must_use]
+    pub fn processor(&self, subcommand: &str) -> ProcessorCommand {
+        ProcessorCommand::new(subcommand)
+            .environment("NATS_URL", self.nats.url())
+            .environment("MONGODB_URI", self.database.uri())
+            .environment("MONGODB_DATABASE", self.database.name())
+    }
+
+    /// Makes the streams of the data contract, for tests that do not have the processor set them up.
+    ///
+    /// # Errors
+    ///
+    /// The server refuses them.
+    pub async fn create_streams(&self) -> Result<(), WorldError> {
+        let streams =
+            [(TRANSCRIPTION_STREAM, &TRANSCRIPTION_SUBJECTS[..]), (RECORDING_STREAM, &RECORDING_SUBJECTS[..])];
+        for (name, subjects) in streams {
+            let config = jetstream::stream::Config {
+                name: name.to_owned(),
+                subjects: subjects.iter().map(|&subject| subject.to_owned()).collect(),
+                duplicate_window: DUPLICATE_WINDOW,
+                ..Default::default()
+            };
+            self.jetstream.create_or_update_stream(config).await.map_err(WorldError::nats)?;
+        }
+        Ok(())
+    }
+
+    /// Stores segments as the call app does: `_id` is `<sessionId>:<index>`.
+    ///
+    /// # Errors
+    ///
+    /// The store refuses one.
+    pub async fn insert_segments(&self, segments: &[CallSegment]) -> Result<(), WorldError> {
+        let documents = segments.iter().map(|segment| {
+            let mut document = bson::serialize_to_document(segment)?;
+            document.insert("_id", format!("{}:{}", segment.session.session_id, segment.index));
+            Ok(document)
+        });
+        let documents: Vec<Document> = documents.collect::<Result<_, bson::error::Error>>()?;
+        if !documents.is_empty() {
+            self.segments().insert_many(documents).await?;
+        }
+        Ok(())
+    }
+
+    /// Publishes the end of a session and returns its place in the stream.
+    ///
+    /// # Errors
+    ///
+    /// The server did not store it.
+    pub async fn publish_session_end(&self, session: &Session, published_segments: u64) -> Result<u64, WorldError> {
+        let payload = json!({
+            "conversationId": session.conversation_id,
+            "sessionId": session.session_id,
+            "publishedSegments": published_segments,
+        });
+        self.publish(SESSION_ENDED_SUBJECT, payload.to_string().into_bytes()).await
+    }
+
+    /// Publishes any bytes to a subject of a stream and returns their place in it.
+    ///
+    /// # Errors
+    ///
+    /// The server did not store them.
+    pub async fn publish(&self, subject: &'static str, payload: Vec<u8>) -> Result<u64, WorldError> {
+        let stored = self.jetstream.publish(subject, payload.into()).await.map_err(WorldError::nats)?;
+        Ok(stored.await.map_err(WorldError::nats)?.sequence)
+    }
+
+    /// All summaries, by key.
+    ///
+    /// # Errors
+    ///
+    /// The store does not answer.
+    pub async fn summaries(&self) -> Result<Vec<Document>, WorldError> {
+        let mut cursor = self.collection(SUMMARIES_COLLECTION).find(doc! {}).sort(doc! { "_id": 1 }).await?;
+        let mut summaries = Vec::new();
+        while cursor.advance().await? {
+            summaries.push(cursor.deserialize_current()?);
+        }
+        Ok(summaries)
+    }
+
+    /// The summary of one session, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// The store does not answer.
+    pub async fn summary(&self, key: &Key) -> Result<Option<Document>, WorldError> {
+        let id = Bson::String(key.as_str().to_owned());
+        Ok(self.collection(SUMMARIES_COLLECTION).find_one(doc! { "_id": id }).await?)
+    }
+
+    /// All notifications in the stream, in its order.
+    ///
+    /// # Errors
+    ///
+    /// The server does not answer, or a payload is no notification.
+    pub async fn notifications(&self) -> Result<Vec<StoredNotification>, WorldError> {
+        let stream = self.jetstream.get_stream(TRANSCRIPTION_STREAM).await.map_err(WorldError::nats)?;
+        let last = stream.cached_info().state.last_sequence;
+        let mut notifications = Vec::new();
+        let mut from = 1;
+        while from <= last {
+            match stream.get_first_raw_message_by_subject(PROCESSED_SUBJECT, from).await {
+                Ok(message) => {
+                    from = message.sequence + 1;
+                    notifications.push(StoredNotification {
+                        sequence: message.sequence,
+                        id: message_id(&message.headers),
+                        notification: serde_json::from_slice(&message.payload)?,
+                    });
+                }
+                Err(error) if is_no_message_found(&error) => break,
+                Err(error) => return Err(WorldError::nats(error)),
+            }
+        }
+        Ok(notifications)
+    }
+
+    /// How far the processors' durable consumer is: what is pending, what is unacknowledged, how many deliveries there were.
+    ///
+    /// # Errors
+    ///
+    /// The server does not answer, or the consumer is not there yet.
+    pub async fn consumer(&self) -> Result<jetstream::consumer::Info, WorldError> {
+        let stream = self.jetstream.get_stream(TRANSCRIPTION_STREAM).await.map_err(WorldError::nats)?;
+        stream.consumer_info(CONSUMER).await.map_err(WorldError::nats)
+    }
+
+    /// The collection of segments.
+    #[must_use]
+    pub fn segments(&self) -> Collection<Document> {
+        self.collection(SEGMENTS_COLLECTION)
+    }
+
+    fn collection(&self, name: &str) -> Collection<Document> {
+        self.database().collection(name)
+    }
+}
+
+fn message_id(headers: &HeaderMap) -> Option<String> {
+    headers.get(async_nats::header::NATS_MESSAGE_ID).map(|id| id.as_str().to_owned())
+}
+
+/// The client sorts only some of the server's "no message found" answers as such.
+fn is_no_message_found(error: &jetstream::stream::RawMessageError) -> bool {
+    use jetstream::{ErrorCode, stream::LastRawMessageErrorKind as Kind};
+    match error.kind() {
+        Kind::NoMessageFound => true,
+        Kind::JetStream(error) => error.error_code() == ErrorCode::NO_MESSAGE_FOUND,
+        Kind::InvalidSubject | Kind::Other => false,
+    }
+}
+
+/// Why something could not be done in the world.
+#[derive(Debug, Error)]
+pub enum WorldError {
+    /// A server is not there.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// What the NATS client says.
+    #[error("NATS: {0}")]
+    Nats(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// What the MongoDB driver says.
+    #[error("MongoDB: {0}")]
+    Mongo(#[from] mongodb::error::Error),
+    /// A document that cannot be written as BSON.
+    #[error("BSON: {0}")]
+    Bson(#[from] bson::error::Error),
+    /// A payload that is no JSON of its kind.
+    #[error("a payload: {0}")]
+    Payload(#[from] serde_json::Error),
+}
+
+impl WorldError {
+    fn nats(error: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self::Nats(Box::new(error))
+    }
+}
