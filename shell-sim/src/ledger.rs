@@ -16,6 +16,7 @@ pub(crate) struct Ledger {
     pub(crate) plan: Rc<Plan>,
     /// The ends of calls by their place in the stream.
     pub(crate) ends: BTreeMap<u64, EndRecord>,
+    ends_of: BTreeMap<Key, Vec<u64>>,
     /// How many segments each stored summary has.
     pub(crate) summaries: BTreeMap<Key, u64>,
     /// When each key was announced.
@@ -30,7 +31,6 @@ pub(crate) struct Ledger {
 pub(crate) struct EndRecord {
     /// Whose end it is; `None` where no processor can tell.
     pub(crate) key: Option<Key>,
-    pub(crate) session: Arc<str>,
     pub(crate) announced: u64,
     pub(crate) stored_at: Time,
     pub(crate) attempts: Vec<Attempt>,
@@ -61,6 +61,7 @@ impl Ledger {
         Self {
             plan,
             ends: BTreeMap::new(),
+            ends_of: BTreeMap::new(),
             summaries: BTreeMap::new(),
             notifications: BTreeMap::new(),
             segments: BTreeMap::new(),
@@ -126,9 +127,11 @@ impl Ledger {
             EndPayload::Announces(count) => (Some(call.ids().key()), *count),
             EndPayload::Malformed(_) => (None, 0),
         };
+        if let Some(key) = &key {
+            self.ends_of.entry(key.clone()).or_default().push(sequence);
+        }
         let record = EndRecord {
             key,
-            session: call.session.as_str().into(),
             announced,
             stored_at: now,
             attempts: vec![],
@@ -150,6 +153,11 @@ impl Ledger {
                 let holder = disturbance.processor.is_none_or(|it| holders.clone().any(|held| held.processor == it));
                 holder && disturbance.from <= until && disturbance.until >= attempt.at
             })
+    }
+
+    /// The ends of one call.
+    pub(crate) fn ends_of(&self, key: &Key) -> impl Iterator<Item = &EndRecord> {
+        self.ends_of.get(key).into_iter().flatten().filter_map(|sequence| self.ends.get(sequence))
     }
 
     /// How many segments of a session were stored by then.

@@ -10,8 +10,9 @@ use transcript_sim::{
 
 #[test]
 fn planted_bugs_are_found_and_shrunk() {
-    let quick = Bug::ALL.into_iter().filter(|bug| *bug != Bug::WindowOfTwoMinutes);
-    for bug in quick {
+    // Those that take hundreds of seeds are left to `transcript-sim bugs`.
+    let slow = [Bug::WindowOfTwoMinutes, Bug::SaveGoesBackwards];
+    for bug in Bug::ALL.into_iter().filter(|bug| !slow.contains(bug)) {
         let hunted = hunt(bug, 1);
         let shrunk = hunted.shrunk.unwrap_or_else(|| panic!("{bug} was not found"));
         assert!(shrunk.plan.events() <= 10, "{bug}: {}", shrunk.plan);

@@ -15,7 +15,7 @@ use std::{
 use clap::{Args, Parser, Subcommand};
 use transcript_sim::{
     Bug, Plan, Recording,
-    explore::{self, Failure, Found, Until},
+    explore::{self, Found, Until},
 };
 
 use self::{
@@ -75,17 +75,19 @@ struct SearchArgs {
 }
 
 #[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
 struct RunArgs {
     /// The seed of the plan.
-    #[arg(long)]
+    #[arg(long, required_unless_present_any = ["plan", "large"], conflicts_with_all = ["plan"])]
     seed: Option<u64>,
     /// A file with a plan, as a failure leaves it.
     #[arg(long)]
     plan: Option<PathBuf>,
     /// A large world of so many calls, three processors and forty faults, without its trace.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "plan")]
     large: Option<usize>,
+    /// Runs the world so often on one thread, to measure the rate; only the last run keeps a trace.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    times: u64,
 }
 
 #[derive(Debug, Args)]
@@ -164,6 +166,10 @@ fn run(cli: &Cli, args: &RunArgs) -> io::Result<ExitCode> {
         return Err(io::Error::other("the plan has a planted bug: build with --features planted-bugs"));
     }
     let watch = Stopwatch::start();
+    let mut found = Found::default();
+    for _ in 1..args.times {
+        found.enter(&plan, &plan.run(Recording::Off));
+    }
     let outcome = plan.run(recording);
     let (seconds, digest) = (watch.seconds(), outcome.digest());
     if !cli.json {
@@ -187,8 +193,7 @@ fn run(cli: &Cli, args: &RunArgs) -> io::Result<ExitCode> {
             writeln!(out, "digest of the trace: {digest}")?;
         }
     }
-    let mut found = Found { worlds: 1, virtual_us: outcome.stats.virtual_us, ..Found::default() };
-    found.failure = outcome.violation.map(|violation| Failure { plan, violation });
+    found.enter(&plan, &outcome);
     Report { command: "run", cli, seconds, families: vec![], digest }.finish(&found)
 }
 

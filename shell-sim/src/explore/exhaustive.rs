@@ -62,6 +62,12 @@ pub fn families() -> Vec<Family> {
 }
 
 impl Family {
+    /// How many worlds it has without those of a second fault.
+    #[must_use]
+    pub fn worlds_at_least(&self) -> usize {
+        if self.has_pairs() { usize::MAX } else { self.firsts.len() }
+    }
+
     /// Whether a second fault follows the first.
     #[must_use]
     pub fn has_pairs(&self) -> bool {

@@ -44,7 +44,7 @@ pub struct Found {
 
 impl Found {
     /// Enters a world that was run; says whether its promises were kept.
-    pub(crate) fn enter(&mut self, plan: &Plan, outcome: &crate::world::Outcome) -> bool {
+    pub fn enter(&mut self, plan: &Plan, outcome: &crate::world::Outcome) -> bool {
         self.worlds += 1;
         self.virtual_us += outcome.stats.virtual_us;
         self.exhausted += outcome.stats.exhausted;

@@ -54,10 +54,7 @@ impl Property for CompleteIsTrueOnlyWhenItIs {
             let (has, announced) = (summary.segments, summary.published_segments);
             return Err(format!("{key} says complete: {}, with {has} of {announced} segments", summary.complete));
         }
-        let announced = ledger
-            .ends
-            .values()
-            .any(|end| *end.session == *summary.session.session_id && end.announced == summary.published_segments);
+        let announced = ledger.ends_of(&summary.session.key()).any(|end| end.announced == summary.published_segments);
         if announced { Ok(()) } else { Err(format!("{key}: nobody announced {} segments", summary.published_segments)) }
     }
 }
@@ -126,7 +123,7 @@ impl Property for WhatCameInTheQuietPeriodIsCounted {
             return Ok(());
         }
         let session = &after.summary.session.session_id;
-        let ended = ledger.ends.values().filter(|end| end.key.as_ref() == Some(*key)).map(|end| end.stored_at).min();
+        let ended = ledger.ends_of(key).map(|end| end.stored_at).min();
         let Some(ended) = ended else { return Ok(()) };
         let quiet = millis(options.quiet_period_ms.saturating_sub(CALENDAR_MS));
         let stored = ledger.segments_by(session, ended.after(quiet));
