@@ -213,21 +213,23 @@ fn log_input(input: &Input) {
 fn log_effect(id: EffectId, effect: &Effect) {
     match effect {
         Effect::Acknowledge { acknowledgement: Acknowledgement::Term { reason }, reply, .. } => {
-            tracing::warn!(%id, reason, reply = &**reply, "a message can never be processed: terminated");
+            tracing::warn!(effect = %id, reason, reply = &**reply, "a message can never be processed: terminated");
         }
         Effect::Acknowledge { acknowledgement: Acknowledgement::Nak { delay, reason }, key, .. } => {
             let key = key.as_ref().map(Key::as_str);
             if delay.is_zero() {
-                tracing::debug!(%id, key, reason, "given back");
+                tracing::debug!(effect = %id, key, reason, "given back");
             } else {
-                tracing::warn!(%id, key, reason, "given up: to be delivered again after {delay:?}");
+                tracing::warn!(effect = %id, key, reason, "given up: to be delivered again after {delay:?}");
             }
         }
-        Effect::Acknowledge { acknowledgement: Acknowledgement::Ack, .. }
-        | Effect::Count { .. }
+        Effect::Acknowledge { acknowledgement: Acknowledgement::Ack, key, .. } => {
+            tracing::info!(effect = %id, key = key.as_ref().map(Key::as_str), "summarised and announced");
+        }
+        Effect::Count { .. }
         | Effect::Load { .. }
         | Effect::Save { .. }
         | Effect::Publish { .. }
-        | Effect::Mark { .. } => tracing::debug!(%id, "{effect}"),
+        | Effect::Mark { .. } => tracing::debug!(effect = %id, "{effect}"),
     }
 }

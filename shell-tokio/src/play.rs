@@ -112,6 +112,12 @@ pub enum PlayError {
         /// Why.
         source: io::Error,
     },
+    /// The file has no line of a call.
+    #[error("{}: no call in it", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
     /// A line of the file is none of a transcript.
     #[error("{}:{}", path.display(), line.number)]
     BadLine {
@@ -154,6 +160,9 @@ impl Player {
             .await
             .map_err(|source| PlayError::Read { path: path.to_owned(), source })?;
         let transcript = Transcript::parse(&text).map_err(|line| PlayError::BadLine { path: path.to_owned(), line })?;
+        if transcript.sessions.is_empty() {
+            return Err(PlayError::Empty { path: path.to_owned() });
+        }
         let mishaps = Mishaps { late: args.late, late_by: args.late_by, lose: args.lose };
         let (steps, played) = timeline(&transcript, args.speed, mishaps);
         let start = Instant::now();

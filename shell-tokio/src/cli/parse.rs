@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
 /// A duration from `min` to `max`, both of which are written as a user would write them.
 pub(super) fn duration(
@@ -45,8 +45,29 @@ pub(super) fn database_name(text: &str) -> Result<String, String> {
 
 /// A filter that `tracing-subscriber` understands.
 pub(super) fn log_filter(text: &str) -> Result<String, String> {
+    // A bare word that is no level would be taken for a target, and nothing be logged.
+    let is_directive = |part: &str| part.contains(['=', '[', ':']) || part.trim().parse::<LevelFilter>().is_ok();
     match EnvFilter::try_new(text) {
+        Ok(_) if !text.split(',').all(is_directive) => {
+            Err("must be a level (off, error, warn, info, debug, trace), or target=level pairs separated by commas"
+                .to_owned())
+        }
         Ok(_) => Ok(text.to_owned()),
         Err(e) => Err(format!("must be a level, or target=level pairs separated by commas: {e}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_filter_is_a_level_or_pairs() {
+        for filter in ["info", "OFF", "warn,mongodb=debug", "transcript_processor::driver=trace,error"] {
+            assert_eq!(log_filter(filter), Ok(filter.to_owned()));
+        }
+        for filter in ["loud", "info,loud", "a=loud", ""] {
+            assert!(log_filter(filter).is_err(), "{filter}");
+        }
     }
 }
