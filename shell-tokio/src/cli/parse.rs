@@ -46,7 +46,8 @@ pub(super) fn database_name(text: &str) -> Result<String, String> {
 /// A filter that `tracing-subscriber` understands.
 pub(super) fn log_filter(text: &str) -> Result<String, String> {
     // A bare word that is no level would be taken for a target, and nothing be logged.
-    let is_directive = |part: &str| part.contains(['=', '[', ':']) || part.trim().parse::<LevelFilter>().is_ok();
+    let is_directive =
+        |part: &str| !part.is_empty() && (part.contains(['=', '[', ':']) || part.trim().parse::<LevelFilter>().is_ok());
     match EnvFilter::try_new(text) {
         Ok(_) if !text.split(',').all(is_directive) => {
             Err("must be a level (off, error, warn, info, debug, trace), or target=level pairs separated by commas"
