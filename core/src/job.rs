@@ -2,7 +2,7 @@
 //!
 //! Before its delivery a job is as little there as when it is over. It is over when it has left this table: its acknowledgement is confirmed, or it was given up and JetStream will
 //! deliver the message again. Where the table says *give up*, an effect has failed in a way that trying again cannot
-//! mend, or for longer than the job's patience.
+//! mend, or for longer than the job's patience; but a job of the last delivery is never given back for failures that pass.
 //!
 //! | from | on | to | when |
 //! |---|---|---|---|
@@ -61,6 +61,7 @@ use crate::{
 pub(crate) struct Job {
     id: JobId,
     stream_sequence: u64,
+    attempt: u64,
     reply: Arc<str>,
     /// `None` where the payload named no call.
     key: Option<Key>,
@@ -190,6 +191,7 @@ impl Job {
         Self {
             id,
             stream_sequence: delivery.stream_sequence,
+            attempt: delivery.attempt,
             reply: Arc::clone(&delivery.reply),
             key: None,
             delivered: now,
@@ -398,8 +400,10 @@ impl Job {
             }
             Some(_) | None => {}
         }
+        let acknowledging = matches!(phase, Phase::Acknowledging { .. });
+        let last = self.attempt >= settings.max_deliver && !acknowledging;
         match classify(failure.kind) {
-            Remedy::TryAgain if now.since(since) < settings.patience => {
+            Remedy::TryAgain if last || now.since(since) < settings.patience => {
                 let pause = pause(self.stream_sequence, self.retries, settings);
                 self.retries += 1;
                 (phase, Next::Wait(Timer::Retry, now.after(pause)))
@@ -407,7 +411,7 @@ impl Job {
             Remedy::TryAgain | Remedy::GiveBack => {
                 self.retries = 0;
                 self.failing_since = None;
-                if matches!(phase, Phase::Acknowledging { .. }) {
+                if acknowledging {
                     (Phase::Over, Next::End)
                 } else {
                     let acknowledgement =

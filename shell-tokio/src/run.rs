@@ -125,6 +125,7 @@ fn core_settings(args: &RunArgs) -> Settings {
         ack_wait: args.stream.ack_wait,
         max_in_flight: usize::try_from(max_in_flight).unwrap_or(usize::MAX),
         page_size,
+        max_deliver: args.stream.max_deliver.into(),
         patience,
         nak_delay,
         retry_base,

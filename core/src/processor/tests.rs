@@ -310,6 +310,15 @@ fn a_job_out_of_patience_is_given_back_with_a_delay_and_without_a_heartbeat() {
 }
 
 #[test]
+fn a_job_of_the_last_delivery_is_not_given_back_for_failures_that_pass() {
+    let mut bench = Bench::saving(Settings { patience: Duration::ZERO, max_deliver: 1, ..settings() });
+    for _ in 0..50 {
+        bench.fail(SAVE, FailureKind::Unreachable).nothing_asked().wake(Timer::Retry);
+    }
+    bench.fail(SAVE, FailureKind::Rejected).report("nak for 30s", Report::Acknowledged);
+}
+
+#[test]
 fn what_the_store_will_never_take_is_given_back_at_once() {
     let mut bench = Bench::saving(settings());
     bench.fail(SAVE, FailureKind::Rejected).report("nak for 30s", Report::Acknowledged);
