@@ -132,6 +132,7 @@ fn past_failures_are_mended() {
             let plan: Plan = serde_json::from_slice(&fs::read(&path).expect("a file")).expect("a plan");
             let outcome = plan.run(Recording::Off);
             assert_eq!(outcome.violation, None, "{}", path.display());
+            assert_eq!(outcome.stats.exhausted, 0, "{}", path.display());
             played += 1;
         }
     }

@@ -6,10 +6,15 @@ use std::{
     time::Duration,
 };
 
-use transcript_core::{Effect, Time};
+use transcript_core::{Acknowledgement, Effect, Time};
 
 use super::{Property, TheEnd};
-use crate::{broker::AckBody, ledger::Ledger, plan::millis, seen::Seen};
+use crate::{
+    broker::{AckBody, AckSubject},
+    ledger::Ledger,
+    plan::millis,
+    seen::{Fate, Seen},
+};
 
 /// Every further delivery of a message follows a fault that explains it.
 pub(super) struct EveryRedeliveryHasACause;
@@ -36,6 +41,41 @@ impl Property for EveryRedeliveryHasACause {
             }
             Some(_) | None => Ok(()),
         }
+    }
+}
+
+/// What a draining processor gives back is not delivered to it again: it would give it back again, and burn all attempts.
+#[derive(Default)]
+pub(super) struct NobodyGetsBackWhatItGaveBack {
+    said: BTreeSet<(usize, u64)>,
+    /// Those of which the broker has heard.
+    given_back: BTreeSet<(usize, u64)>,
+}
+
+impl Property for NobodyGetsBackWhatItGaveBack {
+    fn name(&self) -> &'static str {
+        "NobodyGetsBackWhatItGaveBack"
+    }
+
+    fn saw(&mut self, _: Time, seen: &Seen<'_>, _: &Ledger) -> Result<(), String> {
+        if let Seen::Ended { processor, .. } = seen {
+            self.said.retain(|(by, _)| by != processor);
+            self.given_back.retain(|(by, _)| by != processor);
+        }
+        if let Seen::Asked { processor, effect: Effect::Acknowledge { reply, acknowledgement, .. }, .. } = seen
+            && matches!(acknowledgement, Acknowledgement::Nak { delay, .. } if delay.is_zero())
+        {
+            let subject: AckSubject = reply.parse().expect("the reply subject of a delivery");
+            self.said.insert((*processor, subject.stream_seq));
+        }
+        if let Seen::AckArrived { sequence, body: AckBody::Nak(None) } = seen {
+            self.given_back.extend(self.said.iter().filter(|(_, said)| said == sequence));
+        }
+        let Seen::Sent { processor, sequence, fate: Fate::UnderWay, .. } = seen else { return Ok(()) };
+        if self.given_back.contains(&(*processor, *sequence)) {
+            return Err(format!("processor {processor} gave message {sequence} back and gets it again"));
+        }
+        Ok(())
     }
 }
 

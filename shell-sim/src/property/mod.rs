@@ -10,6 +10,7 @@
 //! | `SummaryIsWhatItsSegmentsGive` | a saved summary is what the pages that its job loaded give |
 //! | `WhatCameInTheQuietPeriodIsCounted` | a summary has every segment that was stored in the quiet period after the end |
 //! | `EveryRedeliveryHasACause` | a healthy run is delivered once: every further delivery follows a fault that explains it |
+//! | `NobodyGetsBackWhatItGaveBack` | what a draining processor gives back is not delivered to it again |
 //! | `HeartbeatWhileAlive` | no message is longer than a third of the ack wait with a living process without a heartbeat |
 //! | `OnlyTheImpossibleIsTerminated` | a term comes with a reason, for payloads that nobody can process, which get nothing else |
 //! | `EverySessionEndsOnceFaultsStop` | what was owed has arrived when the world has been whole for long enough |
@@ -60,6 +61,7 @@ pub(crate) fn all() -> Vec<Box<dyn Property>> {
         Box::<summarised::SummaryIsWhatItsSegmentsGive>::default(),
         Box::new(summarised::WhatCameInTheQuietPeriodIsCounted),
         Box::new(delivered::EveryRedeliveryHasACause),
+        Box::<delivered::NobodyGetsBackWhatItGaveBack>::default(),
         Box::<delivered::HeartbeatWhileAlive>::default(),
         Box::new(delivered::OnlyTheImpossibleIsTerminated),
         Box::new(delivered::EverySessionEndsOnceFaultsStop),
