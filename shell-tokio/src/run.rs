@@ -46,6 +46,9 @@ pub enum RunError {
 ///
 /// What keeps the service from starting, and a second signal.
 pub async fn run(client: async_nats::Client, database: Database, args: &RunArgs) -> Result<(), RunError> {
+    if cfg!(feature = "first-version") {
+        tracing::error!("this build has the faults of the first version and is for tests only");
+    }
     let mut signals = signals()?;
     let jetstream = jetstream::new(client.clone());
     let report = setup::ensure(&jetstream, &database, &args.stream).await?;
