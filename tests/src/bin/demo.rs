@@ -64,7 +64,7 @@ async fn main() -> ExitCode {
 /// Everything that came out wrong.
 async fn tell(story: &Story) -> Result<Vec<String>> {
     story.heading("Two servers and a processor");
-    cargo::processor().await?;
+    cargo::processor(cargo::Version::Product).await?;
     story.event("the binary is built");
     let stage = Stage::set(story).await?;
 
