@@ -40,6 +40,7 @@ pub mod leash;
 pub mod processor;
 pub mod proxy;
 pub mod servers;
+pub mod storm;
 pub mod summary;
 pub mod supervisor;
 pub mod wait;
