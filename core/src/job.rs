@@ -2,7 +2,7 @@
 //!
 //! Before its delivery a job is as little there as when it is over. It is over when it has left this table: its acknowledgement is confirmed, or it was given up and JetStream will
 //! deliver the message again. Where the table says *give up*, an effect has failed in a way that trying again cannot
-//! mend, or for longer than the job's patience.
+//! mend, or for longer than the job's patience; but a job of the last delivery is never given back for failures that pass.
 //!
 //! | from | on | to | when |
 //! |---|---|---|---|
@@ -61,6 +61,7 @@ use crate::{
 pub(crate) struct Job {
     id: JobId,
     stream_sequence: u64,
+    attempt: u64,
     reply: Arc<str>,
     /// `None` where the payload named no call.
     key: Option<Key>,
@@ -77,6 +78,10 @@ pub(crate) struct Job {
     pub(crate) timers: Timers,
     /// Under which deadline the processor's queue has this job.
     pub(crate) scheduled: Option<Time>,
+    #[cfg(feature = "planted-bugs")]
+    bug: Option<crate::Bug>,
+    #[cfg(feature = "planted-bugs")]
+    first_count: Option<u64>,
 }
 
 /// Where a job stands, in the order of the job.
@@ -186,6 +191,7 @@ impl Job {
         Self {
             id,
             stream_sequence: delivery.stream_sequence,
+            attempt: delivery.attempt,
             reply: Arc::clone(&delivery.reply),
             key: None,
             delivered: now,
@@ -198,7 +204,16 @@ impl Job {
             failing_since: None,
             timers,
             scheduled: None,
+            #[cfg(feature = "planted-bugs")]
+            bug: None,
+            #[cfg(feature = "planted-bugs")]
+            first_count: None,
         }
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn with_bug(self, bug: Option<crate::Bug>) -> Self {
+        Self { bug, ..self }
     }
 
     pub(crate) fn state(&self) -> State {
@@ -262,10 +277,20 @@ impl Job {
         let (phase, next) = match (mem::replace(&mut self.phase, Phase::Over), event) {
             (Phase::Queued { call }, Event::Turn) => {
                 let settling = Settling::default();
+                #[cfg(feature = "planted-bugs")]
+                if self.bug == Some(crate::Bug::NoSettling) {
+                    self.settles_at = now;
+                }
                 (Phase::Quiet { call, settling }, Next::Wait(Timer::Settle, self.settles_at))
             }
             (Phase::Quiet { call, settling }, Event::QuietOver) => (Phase::Counting { call, settling }, Next::Ask),
             (Phase::Counting { call, settling }, Event::Reported(Report::Counted { segments })) => {
+                #[cfg(feature = "planted-bugs")]
+                let settling = {
+                    self.first_count.get_or_insert(segments);
+                    let last = settling.last.or((self.bug == Some(crate::Bug::NoSettling)).then_some(segments));
+                    Settling { last, ..settling }
+                };
                 counted(now, call, settling, segments, settings)
             }
             (Phase::Loading { call, mut loading }, Event::Reported(Report::Loaded(page))) => {
@@ -278,6 +303,8 @@ impl Job {
                 } else {
                     let built_at = self.wall(now);
                     let summary = loading.summarizer.finish(&call.session, call.published_segments, built_at);
+                    #[cfg(feature = "planted-bugs")]
+                    let summary = self.spoil(summary);
                     (Phase::Saving { call, summary: Arc::new(summary) }, Next::Ask)
                 }
             }
@@ -298,7 +325,7 @@ impl Job {
             (
                 Phase::Queued { .. } | Phase::Quiet { .. } | Phase::Counting { .. } | Phase::Loading { .. },
                 Event::Drain,
-            ) => (Phase::Acknowledging { acknowledgement: Acknowledgement::Nak { delay: Duration::ZERO } }, Next::Ask),
+            ) => (Phase::Acknowledging { acknowledgement: Acknowledgement::drained() }, Next::Ask),
             (phase, Event::Turn | Event::QuietOver | Event::Reported(_) | Event::Drain) => (phase, Next::Stay),
         };
         self.phase = phase;
@@ -313,6 +340,10 @@ impl Job {
         self.timers.clear(Timer::Settle);
         self.timers.clear(Timer::Retry);
         self.timers.set(Timer::Answer, now.after(settings.answer_timeout));
+        #[cfg(feature = "planted-bugs")]
+        if self.bug == Some(crate::Bug::ReportsAwaitedForEver) {
+            self.timers.clear(Timer::Answer);
+        }
         if matches!(self.acknowledgement(), Some(Acknowledgement::Nak { .. })) {
             // A heartbeat would override the delay of the nak: nats-server, consumer.go, progressUpdate.
             self.timers.clear(Timer::Heartbeat);
@@ -340,9 +371,11 @@ impl Job {
                 },
             }),
             Phase::Marking { notified } => Some(Effect::Mark { key: self.key.clone()?, notified: *notified }),
-            Phase::Acknowledging { acknowledgement } => {
-                Some(Effect::Acknowledge { reply: Arc::clone(&self.reply), acknowledgement: acknowledgement.clone() })
-            }
+            Phase::Acknowledging { acknowledgement } => Some(Effect::Acknowledge {
+                reply: Arc::clone(&self.reply),
+                key: self.key.clone(),
+                acknowledgement: acknowledgement.clone(),
+            }),
         }
     }
 
@@ -358,8 +391,19 @@ impl Job {
 
     fn failed(&mut self, now: Time, phase: Phase, failure: &Failure, settings: &Settings) -> (Phase, Next) {
         let since = *self.failing_since.get_or_insert(now);
+        #[cfg(feature = "planted-bugs")]
+        match self.bug {
+            Some(crate::Bug::HeartbeatsAfterFailure) => return (phase, Next::Stay),
+            Some(crate::Bug::BareNak) if !matches!(phase, Phase::Acknowledging { .. }) => {
+                let acknowledgement = Acknowledgement::Nak { delay: Duration::ZERO, reason: failure.to_string() };
+                return (Phase::Acknowledging { acknowledgement }, Next::Ask);
+            }
+            Some(_) | None => {}
+        }
+        let acknowledging = matches!(phase, Phase::Acknowledging { .. });
+        let last = self.attempt >= settings.max_deliver && !acknowledging;
         match classify(failure.kind) {
-            Remedy::TryAgain if now.since(since) < settings.patience => {
+            Remedy::TryAgain if last || now.since(since) < settings.patience => {
                 let pause = pause(self.stream_sequence, self.retries, settings);
                 self.retries += 1;
                 (phase, Next::Wait(Timer::Retry, now.after(pause)))
@@ -367,14 +411,25 @@ impl Job {
             Remedy::TryAgain | Remedy::GiveBack => {
                 self.retries = 0;
                 self.failing_since = None;
-                if matches!(phase, Phase::Acknowledging { .. }) {
+                if acknowledging {
                     (Phase::Over, Next::End)
                 } else {
-                    let acknowledgement = Acknowledgement::Nak { delay: settings.nak_delay };
+                    let acknowledgement =
+                        Acknowledgement::Nak { delay: settings.nak_delay, reason: failure.to_string() };
                     (Phase::Acknowledging { acknowledgement }, Next::Ask)
                 }
             }
         }
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    fn spoil(&self, summary: Summary) -> Summary {
+        let complete = match (self.bug, self.first_count) {
+            (Some(crate::Bug::CompleteByFirstCount), Some(first)) => first >= summary.published_segments,
+            (Some(_) | None, _) => summary.complete,
+        };
+        let key = self.key.clone().unwrap_or_else(|| summary.key.clone());
+        Summary { complete, key, ..summary }
     }
 
     /// The shell's wall clock, carried on from the delivery by the clock that never goes back.

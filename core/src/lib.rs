@@ -63,6 +63,8 @@
 //! # Ok::<(), transcript_core::SettingsError>(())
 //! ```
 
+#[cfg(feature = "planted-bugs")]
+mod bug;
 pub mod contract;
 pub mod event;
 pub mod failure;
@@ -77,6 +79,8 @@ pub mod summary;
 mod time;
 mod timers;
 
+#[cfg(feature = "planted-bugs")]
+pub use self::bug::Bug;
 pub use self::{
     failure::{Failure, FailureKind},
     input::{Cursor, Delivery, Input, Notified, Page, Payload, Report, Stored},

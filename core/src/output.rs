@@ -108,6 +108,9 @@ pub enum Effect {
     Acknowledge {
         /// The delivery's reply subject.
         reply: Arc<str>,
+        /// The call, where the payload named one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        key: Option<Key>,
         /// How.
         acknowledgement: Acknowledgement,
     },
@@ -124,12 +127,21 @@ pub enum Acknowledgement {
         /// How long to wait, in microseconds.
         #[serde(with = "micros")]
         delay: Duration,
+        /// Why, for people: JetStream is not told.
+        reason: String,
     },
     /// Never deliver it again (`+TERM`).
     Term {
         /// Why.
         reason: String,
     },
+}
+
+impl Acknowledgement {
+    /// A job that a draining processor gives back at once.
+    pub(crate) fn drained() -> Self {
+        Self::Nak { delay: Duration::ZERO, reason: "the processor drains".to_owned() }
+    }
 }
 
 impl fmt::Display for Effect {
@@ -143,10 +155,10 @@ impl fmt::Display for Effect {
             Self::Publish { message_id, .. } => write!(f, "publish {message_id}"),
             Self::Mark { key, .. } => write!(f, "mark {key} as announced"),
             Self::Acknowledge { acknowledgement: Acknowledgement::Ack, .. } => f.write_str("ack"),
-            Self::Acknowledge { acknowledgement: Acknowledgement::Nak { delay }, .. } if delay.is_zero() => {
+            Self::Acknowledge { acknowledgement: Acknowledgement::Nak { delay, .. }, .. } if delay.is_zero() => {
                 f.write_str("nak")
             }
-            Self::Acknowledge { acknowledgement: Acknowledgement::Nak { delay }, .. } => {
+            Self::Acknowledge { acknowledgement: Acknowledgement::Nak { delay, .. }, .. } => {
                 write!(f, "nak for {delay:?}")
             }
             Self::Acknowledge { acknowledgement: Acknowledgement::Term { reason }, .. } => write!(f, "term: {reason}"),

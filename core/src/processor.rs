@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
-    time::Duration,
 };
 
 use serde::{Deserialize, Serialize};
@@ -32,8 +31,12 @@ pub struct Processor {
     /// When the grace time of a draining processor ends.
     grace_ends: Option<Time>,
     last_job: u64,
+    /// Jobs that wait for nothing but the confirmation of their acknowledgement.
+    acknowledging: usize,
     outputs: VecDeque<Output>,
     counters: Counters,
+    #[cfg(feature = "planted-bugs")]
+    bug: Option<crate::Bug>,
     #[cfg(test)]
     pub(crate) edges: BTreeSet<(State, &'static str, State)>,
 }
@@ -80,11 +83,24 @@ impl Processor {
             due: BTreeSet::new(),
             grace_ends: None,
             last_job: 0,
+            acknowledging: 0,
             outputs: VecDeque::new(),
             counters: Counters::default(),
+            #[cfg(feature = "planted-bugs")]
+            bug: None,
             #[cfg(test)]
             edges: BTreeSet::new(),
         })
+    }
+
+    /// A processor with a fault.
+    ///
+    /// # Errors
+    ///
+    /// Settings that cannot work.
+    #[cfg(feature = "planted-bugs")]
+    pub fn with_bug(settings: Settings, bug: crate::Bug) -> Result<Self, SettingsError> {
+        Ok(Self { bug: Some(bug), ..Self::new(settings)? })
     }
 
     /// Takes what has happened, at a time that is not before that of the last call.
@@ -116,11 +132,16 @@ impl Processor {
     }
 
     /// How many more deliveries it wants.
+    ///
+    /// A job that only waits for the confirmation of its acknowledgement takes no room: a server that was killed forgets
+    /// its last deliveries, answers no acknowledgement of them, and delivers them again only to whoever asks.
     #[must_use]
     pub fn room(&self) -> usize {
+        let most = self.settings.max_in_flight;
+        let working = self.jobs.len().saturating_sub(self.acknowledging);
         match self.grace_ends {
             Some(_) => 0,
-            None => self.settings.max_in_flight.saturating_sub(self.jobs.len()),
+            None => most.saturating_sub(working).min(most.saturating_mul(2).saturating_sub(self.jobs.len())),
         }
     }
 
@@ -160,7 +181,7 @@ impl Processor {
         match ended {
             Err(rejection) => self.refuse(id, delivery, Acknowledgement::Term { reason: rejection.to_string() }),
             Ok(_) if self.grace_ends.is_some() => {
-                self.refuse(id, delivery, Acknowledgement::Nak { delay: Duration::ZERO });
+                self.refuse(id, delivery, Acknowledgement::drained());
             }
             Ok(ended) => self.begin(id, delivery, ended),
         }
@@ -170,13 +191,18 @@ impl Processor {
         self.counters.given_back += u64::from(matches!(acknowledgement, Acknowledgement::Nak { .. }));
         let job = Job::refused(id, self.now, delivery, acknowledgement, &self.settings);
         self.took(State::Over, "delivered", job.state());
+        self.acknowledging += 1;
         self.jobs.insert(id, job);
         self.go_on(id, Next::Ask);
     }
 
     fn begin(&mut self, id: JobId, delivery: &Delivery, ended: SessionEnded) {
         let key = ended.session.key();
+        #[cfg(feature = "planted-bugs")]
+        let key = if self.bug == Some(crate::Bug::UnescapedKey) { Key::unescaped(&ended.session) } else { key };
         let job = Job::new(id, self.now, delivery, key.clone(), ended, &self.settings);
+        #[cfg(feature = "planted-bugs")]
+        let job = job.with_bug(self.bug);
         self.took(State::Over, "delivered", job.state());
         self.jobs.insert(id, job);
         self.turns.insert((key.clone(), id));
@@ -226,6 +252,7 @@ impl Processor {
         if self.grace_ends.is_some_and(|at| at <= self.now) {
             self.counters.abandoned += u64::try_from(self.jobs.len()).unwrap_or(u64::MAX);
             self.jobs.clear();
+            self.acknowledging = 0;
             self.turns.clear();
             self.due.clear();
         }
@@ -235,6 +262,10 @@ impl Processor {
         let next = self.now.after(self.settings.heartbeat_interval());
         if let Some(job) = self.jobs.get_mut(&id) {
             job.timers.set(Timer::Heartbeat, next);
+            #[cfg(feature = "planted-bugs")]
+            if self.bug == Some(crate::Bug::NoHeartbeat) {
+                return self.schedule(id);
+            }
             self.outputs.push_back(Output::InProgress { reply: Arc::clone(job.reply()) });
         }
         self.schedule(id);
@@ -249,7 +280,9 @@ impl Processor {
         if from != to && matches!(job.acknowledgement(), Some(Acknowledgement::Nak { .. })) {
             self.counters.given_back += 1;
         }
+        self.acknowledging += usize::from(from != to && to == State::Acknowledging);
         if to == State::Over {
+            self.acknowledging = self.acknowledging.saturating_sub(1);
             self.counters.acknowledged += u64::from(acknowledged);
             self.counters.unconfirmed += u64::from(!acknowledged);
         }

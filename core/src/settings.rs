@@ -23,6 +23,9 @@ pub struct Settings {
     pub max_in_flight: usize,
     /// The most segments of one page.
     pub page_size: u32,
+    /// The consumer's `max_deliver`. A job of the last delivery has no patience to lose: it is not given back because of
+    /// failures that pass, since nobody would get it again.
+    pub max_deliver: u64,
     /// How long one step of a job is tried again before the job is given back.
     #[serde(with = "micros")]
     pub patience: Duration,
@@ -53,6 +56,7 @@ impl Default for Settings {
             ack_wait: Duration::from_secs(6),
             max_in_flight: 4096,
             page_size: 1000,
+            max_deliver: 5,
             patience: Duration::from_secs(600),
             nak_delay: Duration::from_secs(30),
             retry_base: Duration::from_millis(100),

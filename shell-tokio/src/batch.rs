@@ -1,5 +1,6 @@
 //! Batching of what is waiting: while one command is under way the next batch gathers, so nothing waits for a timer.
 
+use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::mpsc;
 
 /// Runs `perform` on everything that waits, at most `most` at a time, until the senders are gone.
@@ -17,8 +18,29 @@ pub(crate) async fn batches<T>(
     }
 }
 
+/// Runs `perform` on everything that waits, each for itself and at most `most` at the same time, until the senders are gone.
+pub(crate) async fn pipelined<T, P: Future<Output = ()>>(
+    mut waiting: mpsc::UnboundedReceiver<T>,
+    most: usize,
+    perform: impl Fn(T) -> P,
+) {
+    let mut under_way = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            next = waiting.recv(), if under_way.len() < most => match next {
+                Some(next) => under_way.push(perform(next)),
+                None => break,
+            },
+            Some(()) = under_way.next() => {}
+        }
+    }
+    while under_way.next().await.is_some() {}
+}
+
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     #[tokio::test]
@@ -39,5 +61,25 @@ mod tests {
         })
         .await;
         assert_eq!(seen, [vec![1], vec![2, 3, 4], vec![5, 6]]);
+    }
+
+    #[tokio::test]
+    async fn no_more_run_at_the_same_time_than_may() {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        for n in 0..20 {
+            sender.send(n).expect("the receiver is there");
+        }
+        drop(sender);
+        let (running, most, done) = (Cell::new(0), Cell::new(0), Cell::new(0));
+        pipelined(receiver, 3, async |_| {
+            running.set(running.get() + 1);
+            most.set(most.get().max(running.get()));
+            tokio::task::yield_now().await;
+            running.set(running.get() - 1);
+            done.set(done.get() + 1);
+        })
+        .await;
+        assert_eq!((most.get(), running.get()), (3, 0));
+        assert_eq!(done.get(), 20);
     }
 }

@@ -63,6 +63,7 @@ impl Cli {
 
     fn check(&self) -> Result<(), String> {
         self.nats.check()?;
+        self.mongodb.uri.check().map_err(|e| format!("--mongodb-uri {}: {e}", self.mongodb.uri))?;
         match &self.command {
             Command::Run(args) => args.check(),
             Command::Setup(_) | Command::Play(_) => Ok(()),

@@ -7,7 +7,10 @@ use tokio::{
     task::JoinHandle,
     time::sleep_until,
 };
-use transcript_core::{Acknowledgement, Effect, Input, Output, Processor, WakeUp, ids::EffectId};
+use transcript_core::{
+    Acknowledgement, Effect, Input, Output, Processor, WakeUp,
+    ids::{EffectId, Key},
+};
 
 use crate::{
     broker::{Broker, Puller},
@@ -15,7 +18,7 @@ use crate::{
     store::{Load, Store},
 };
 
-/// The most inputs that are taken before outputs are carried out.
+/// The most inputs that are taken at once.
 const INPUTS: usize = 256;
 /// How long telling the server may take that no more messages are wanted: nothing, unless the connection is stuck.
 const STOP: Duration = Duration::from_millis(500);
@@ -122,6 +125,10 @@ impl<S: Servers> Driver<S> {
                     debug_assert!(taken > 0, "the servers hold a sender");
                     for input in inputs.drain(..) {
                         self.handle(input);
+                        // Reading a page can take a while: heartbeats that are due must not wait for the pages behind it.
+                        if self.carry_out().is_none() {
+                            break;
+                        }
                     }
                 }
                 () = until(self.clock, wake_up) => self.handle(Input::Woken),
@@ -167,7 +174,7 @@ impl Servers for RealServers {
             Effect::Save { summary } => self.store.save(id, summary),
             Effect::Publish { message_id, notification } => self.broker.publish(id, message_id, notification),
             Effect::Mark { key, notified } => self.store.mark(id, key, notified),
-            Effect::Acknowledge { reply, acknowledgement } => self.broker.acknowledge(id, reply, acknowledgement),
+            Effect::Acknowledge { reply, acknowledgement, .. } => self.broker.acknowledge(id, reply, acknowledgement),
         }
     }
 
@@ -205,11 +212,16 @@ fn log_input(input: &Input) {
 
 fn log_effect(id: EffectId, effect: &Effect) {
     match effect {
-        Effect::Acknowledge { acknowledgement: Acknowledgement::Term { reason }, reply } => {
+        Effect::Acknowledge { acknowledgement: Acknowledgement::Term { reason }, reply, .. } => {
             tracing::warn!(%id, reason, reply = &**reply, "a message can never be processed: terminated");
         }
-        Effect::Acknowledge { acknowledgement: Acknowledgement::Nak { .. }, reply } => {
-            tracing::info!(%id, reply = &**reply, "given back: {effect}");
+        Effect::Acknowledge { acknowledgement: Acknowledgement::Nak { delay, reason }, key, .. } => {
+            let key = key.as_ref().map(Key::as_str);
+            if delay.is_zero() {
+                tracing::debug!(%id, key, reason, "given back");
+            } else {
+                tracing::warn!(%id, key, reason, "given up: to be delivered again after {delay:?}");
+            }
         }
         Effect::Acknowledge { acknowledgement: Acknowledgement::Ack, .. }
         | Effect::Count { .. }

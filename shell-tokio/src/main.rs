@@ -9,8 +9,8 @@ use std::{
 use async_nats::{Client, jetstream};
 use mongodb::Database;
 use transcript_processor::{
-    cli::{Cli, Command, PlayArgs, ShowArgs, StreamSettings},
-    connect::{ConnectError, connect_mongodb, connect_nats},
+    cli::{Cli, Command, ShowArgs, StreamSettings},
+    connect::{connect_mongodb, connect_nats},
     logging, play, run, setup, show,
 };
 
@@ -37,22 +37,44 @@ fn main() -> ExitCode {
 fn start(cli: &Cli) -> Result<(), Box<dyn Error>> {
     logging::init(&cli.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(async {
-        match &cli.command {
-            Command::Run(args) => {
-                let (nats, database) = connect(cli).await?;
-                Ok(run::run(nats, database, args).await?)
-            }
-            Command::Setup(settings) => set_up(cli, settings).await,
-            Command::Play(args) => play_files(cli, args).await,
-            Command::Show(args) => show_summary(cli, args).await,
-        }
-    })
+    runtime.block_on(command(cli))
 }
 
-async fn set_up(cli: &Cli, settings: &StreamSettings) -> Result<(), Box<dyn Error>> {
-    let (nats, database) = connect(cli).await?;
-    let report = setup::ensure(&jetstream::new(nats), &database, settings).await?;
+async fn command(cli: &Cli) -> Result<(), Box<dyn Error>> {
+    let nats = async {
+        match &cli.command {
+            Command::Show(_) => Ok(None),
+            Command::Run(_) | Command::Setup(_) | Command::Play(_) => {
+                connect_nats(&cli.nats, cli.connect_timeout).await.map(Some)
+            }
+        }
+    };
+    let (nats, mongodb) = tokio::join!(nats, connect_mongodb(&cli.mongodb, cli.connect_timeout));
+    let mongodb = mongodb?;
+    let done = match nats {
+        Ok(nats) => perform(cli, nats, &mongodb.database(&cli.mongodb.database)).await,
+        Err(error) => Err(error.into()),
+    };
+    // The driver's tasks must not outlive the runtime: they panic where it ends under them.
+    mongodb.shutdown().immediate(true).await;
+    done
+}
+
+async fn perform(cli: &Cli, nats: Option<Client>, database: &Database) -> Result<(), Box<dyn Error>> {
+    match (&cli.command, nats) {
+        (Command::Run(args), Some(nats)) => Ok(run::run(nats, database.clone(), args).await?),
+        (Command::Setup(settings), Some(nats)) => set_up(&jetstream::new(nats), database, settings).await,
+        (Command::Play(args), Some(nats)) => {
+            let print = |played: &play::Played| writeln!(io::stdout().lock(), "{played}");
+            Ok(play::play(&jetstream::new(nats), database, args, print).await?)
+        }
+        (Command::Show(args), _) => show_summary(database, args).await,
+        (Command::Run(_) | Command::Setup(_) | Command::Play(_), None) => Ok(()),
+    }
+}
+
+async fn set_up(js: &jetstream::Context, database: &Database, settings: &StreamSettings) -> Result<(), Box<dyn Error>> {
+    let report = setup::ensure(js, database, settings).await?;
     let mut out = io::stdout().lock();
     for change in &report.changes {
         writeln!(out, "{change}")?;
@@ -66,27 +88,12 @@ async fn set_up(cli: &Cli, settings: &StreamSettings) -> Result<(), Box<dyn Erro
     Ok(())
 }
 
-async fn play_files(cli: &Cli, args: &PlayArgs) -> Result<(), Box<dyn Error>> {
-    let (nats, database) = connect(cli).await?;
-    let print = |played: &play::Played| writeln!(io::stdout().lock(), "{played}");
-    Ok(play::play(&jetstream::new(nats), &database, args, print).await?)
-}
-
-async fn show_summary(cli: &Cli, args: &ShowArgs) -> Result<(), Box<dyn Error>> {
-    let database = connect_database(cli).await?;
-    let document = show::load(&database, &args.session()?).await?;
+async fn show_summary(database: &Database, args: &ShowArgs) -> Result<(), Box<dyn Error>> {
+    let document = show::load(database, &args.session()?).await?;
     let page =
         if args.json { show::to_json(document) } else { show::render(&document, textwrap::termwidth().min(100))? };
     writeln!(io::stdout().lock(), "{}", page.trim_end())?;
     Ok(())
-}
-
-async fn connect(cli: &Cli) -> Result<(Client, Database), ConnectError> {
-    tokio::try_join!(connect_nats(&cli.nats, cli.connect_timeout), connect_database(cli))
-}
-
-async fn connect_database(cli: &Cli) -> Result<Database, ConnectError> {
-    Ok(connect_mongodb(&cli.mongodb, cli.connect_timeout).await?.database(&cli.mongodb.database))
 }
 
 /// Help and version are asked for, and go to stdout; everything else is wrong usage.

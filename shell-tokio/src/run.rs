@@ -22,6 +22,8 @@ use crate::{
 
 /// How long the last bytes to NATS may take.
 const FLUSH: Duration = Duration::from_secs(1);
+/// How long a report may wait for its turn. It is long because asking again puts the job at the end of the same queue.
+const REPORT_LOST: Duration = Duration::from_secs(600);
 
 /// Why the service did not start, or how it ended where it should not have.
 #[derive(Debug, Error)]
@@ -51,7 +53,13 @@ pub async fn run(client: async_nats::Client, database: Database, args: &RunArgs)
     }
     let mut signals = signals()?;
     let jetstream = jetstream::new(client.clone());
-    let report = setup::ensure(&jetstream, &database, &args.stream).await?;
+    let report = tokio::select! {
+        report = setup::ensure(&jetstream, &database, &args.stream) => report?,
+        _ = signals.recv() => {
+            tracing::info!("stopped before it had begun");
+            return Ok(());
+        }
+    };
     for change in &report.changes {
         tracing::info!("set up: {change}");
     }
@@ -140,12 +148,13 @@ fn core_settings(args: &RunArgs) -> Settings {
         ack_wait: args.stream.ack_wait,
         max_in_flight: usize::try_from(max_in_flight).unwrap_or(usize::MAX),
         page_size,
+        max_deliver: args.stream.max_deliver.into(),
         patience,
         nak_delay,
         retry_base,
         retry_cap,
-        // A save is up to three commands, each with that long for its answer; the report of a worker comes before this.
-        answer_timeout: answer_timeout * 4,
+        // A worker reports everything that it was asked, but in its turn: what takes longer than this was lost.
+        answer_timeout: answer_timeout * 4 + REPORT_LOST,
         grace,
         limits: Limits::default(),
     }

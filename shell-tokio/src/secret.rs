@@ -133,6 +133,15 @@ fn invalid(reason: &str) -> io::Error {
 pub struct MongodbUri(String);
 
 impl MongodbUri {
+    /// Whether the driver can read it.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, in words that hold no part of it that must not be shown.
+    pub fn check(&self) -> Result<(), &'static str> {
+        mongodb::options::ConnectionString::parse(&self.0).map(drop).map_err(|_| "is not a MongoDB connection string")
+    }
+
     /// The whole connection string, for the driver.
     #[must_use]
     pub fn reveal(&self) -> &str {

@@ -10,6 +10,7 @@ use serde::{Serialize, Serializer};
 use thiserror::Error;
 use transcript_core::{contract::SUMMARIES_COLLECTION, ids::Session};
 
+use self::render::obeyed;
 pub use self::render::{harmless, render};
 
 /// Why there is nothing to show.
@@ -48,7 +49,19 @@ pub async fn load(db: &Database, session: &Session) -> Result<Document, ShowErro
 /// The document in MongoDB's relaxed extended JSON, indented, with its fields in the order in which they are stored.
 #[must_use]
 pub fn to_json(document: Document) -> String {
-    serde_json::to_string_pretty(&Relaxed(Bson::Document(document))).expect("a document can be written as JSON")
+    let json =
+        serde_json::to_string_pretty(&Relaxed(Bson::Document(document))).expect("a document can be written as JSON");
+    let mut shown = String::with_capacity(json.len());
+    for c in json.chars() {
+        // Only inside a text can these stand; escaped they say the same and a terminal does not obey them.
+        if c != '\n' && obeyed(c) {
+            let mut units = [0; 2];
+            c.encode_utf16(&mut units).iter().for_each(|unit| shown.push_str(&format!("\\u{unit:04x}")));
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
 }
 
 /// `Bson::into_relaxed_extjson` sorts the fields of a document by name; this keeps their order.

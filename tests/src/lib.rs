@@ -35,6 +35,7 @@
 
 pub mod calls;
 pub mod cargo;
+pub mod conformance;
 pub mod crash;
 pub mod leash;
 pub mod processor;

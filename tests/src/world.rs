@@ -74,7 +74,7 @@ impl World {
     ///
     /// A server does not start.
     pub async fn start() -> Result<Self, WorldError> {
-        Self::start_with(StoreOf::AllWorlds, NatsOptions::default()).await
+        Self::start_as(StoreOf::AllWorlds, NatsOptions::default()).await
     }
 
     /// A world with a mongod that the test may kill.
@@ -83,7 +83,17 @@ impl World {
     ///
     /// A server does not start.
     pub async fn start_with_own_mongod() -> Result<Self, WorldError> {
-        Self::start_with(StoreOf::ThisWorld, NatsOptions::default()).await
+        Self::start_with(Mongod::replica_set().await?).await
+    }
+
+    /// A world with this mongod.
+    ///
+    /// # Errors
+    ///
+    /// A server does not start.
+    pub async fn start_with(mongod: Mongod) -> Result<Self, WorldError> {
+        let database = TestDatabase::on(&mongod).await?;
+        Self::with(database, Some(mongod), NatsOptions::default()).await
     }
 
     /// A world with a nats-server that is more than the default.
@@ -91,7 +101,7 @@ impl World {
     /// # Errors
     ///
     /// A server does not start.
-    pub async fn start_with(store: StoreOf, options: NatsOptions) -> Result<Self, WorldError> {
+    pub async fn start_as(store: StoreOf, options: NatsOptions) -> Result<Self, WorldError> {
         match store {
             StoreOf::AllWorlds => Self::with(TestDatabase::on(Mongod::shared().await?).await?, None, options).await,
             StoreOf::ThisWorld => {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fs, time::Duration};
 
 use futures::StreamExt;
-use mongodb::bson::{Document, doc};
+use mongodb::bson::{Bson, Decimal128, Document, doc};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use transcript_core::{contract::SESSION_ENDED_SUBJECT, event::SessionEnded, ids::Session};
@@ -11,6 +11,7 @@ use transcript_tests::{
     calls::{Call, fixture},
     leash::Exit,
     processor::{Processor, ProcessorCommand},
+    servers::Mongod,
     wait::wait_until,
     world::World,
 };
@@ -54,7 +55,7 @@ async fn summary(world: &World, session: &Session) -> Result<Document, Box<dyn s
 
 /// A field of a summary as JSON, to compare.
 fn field(summary: &Document, name: &str) -> Value {
-    summary.get(name).cloned().map_or(Value::Null, mongodb::bson::Bson::into_relaxed_extjson)
+    summary.get(name).cloned().map_or(Value::Null, Bson::into_relaxed_extjson)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -223,6 +224,75 @@ async fn unusual_segments_are_summarised_as_they_are() -> Outcome {
     Ok(())
 }
 
+/// Nothing that lies in the collections makes a segment vanish or a call fail, in calls of one page and of many.
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_of_other_types_are_no_obstacle() -> Outcome {
+    let world = World::start().await?;
+    let _processor = started(&world.processor("run").arguments(SHORT).arguments(["--page-size", "4"])).await?;
+    let decimal = |number: &str| number.parse::<Decimal128>().map(Bson::Decimal128);
+    let indexes: [(&str, Vec<Bson>); 5] = [
+        ("decimals", (0..12).map(|n| decimal(&n.to_string())).collect::<Result<_, _>>()?),
+        ("one decimal", (0..11).map(Bson::Int32).chain([decimal("1")?]).collect()),
+        ("arrays", (0..12).map(|n| Bson::from(vec![n, n + 1])).collect()),
+        ("one array", (0..11).map(Bson::Int32).chain([Bson::from(vec![1, 2])]).collect()),
+        (
+            "a mixture",
+            [f64::NAN, f64::INFINITY, 2.5, 1e300]
+                .map(Bson::Double)
+                .into_iter()
+                .chain([Bson::Int64(i64::MAX), Bson::Int64(i64::MAX - 1), Bson::Null, "3".into(), true.into()])
+                .chain([Bson::Int32(-1), Bson::Int32(2), Bson::Double(2.0)])
+                .collect(),
+        ),
+    ];
+    let mut sessions = vec![];
+    for (name, indexes) in indexes {
+        for (number, index) in indexes.into_iter().enumerate() {
+            let id = format!("{name} {number}");
+            world
+                .segments()
+                .insert_one(doc! { "_id": id, "sessionId": name, "index": index, "text": "a word" })
+                .await?;
+        }
+        // A document of several sessions is none of any.
+        let foreign = doc! { "_id": name, "sessionId": [name, "zzz"], "index": 5, "text": "not ours" };
+        world.segments().insert_one(foreign).await?;
+        sessions.push((Session::new("c", name)?, 12));
+    }
+    let short = Call::of("c", "short", 4)?;
+    world.insert_segments(&short.segments).await?;
+    world
+        .segments()
+        .insert_one(doc! { "_id": "short", "sessionId": ["short", "zzz"], "index": 2, "text": "x" })
+        .await?;
+    sessions.push((short.session.clone(), 4));
+    for (number, stored) in
+        ["many".into(), Bson::Double(1.0), decimal("2")?, Bson::Null, true.into()].into_iter().enumerate()
+    {
+        let call = Call::of("c", &format!("stored before {number}"), 3)?;
+        world.insert_segments(&call.segments).await?;
+        let before = doc! { "_id": call.session.key().as_str(), "segments": stored };
+        world.database().collection::<Document>("transcriptsummaries").insert_one(before).await?;
+        sessions.push((call.session, 3));
+    }
+    for (session, segments) in &sessions {
+        world.publish_session_end(session, *segments).await?;
+    }
+    all_done(&world, sessions.len()).await?;
+    for (session, segments) in &sessions {
+        let summary = summary(&world, session).await?;
+        assert_eq!(
+            (field(&summary, "segments"), field(&summary, "complete")),
+            (json!(segments), json!(true)),
+            "{session:?}"
+        );
+    }
+    for told in world.notifications().await? {
+        assert!(told.notification.complete, "{told:?}");
+    }
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn giant_calls_are_summarised_within_256_mib() -> Outcome {
     let world = World::start().await?;
@@ -280,6 +350,18 @@ async fn burst(settings: &[&str], sessions: usize) -> Outcome {
     all_done(&world, sessions).await?;
     assert_eq!(world.summaries().await?.len(), sessions);
     assert_eq!(world.consumer().await?.delivered.consumer_sequence, u64::try_from(sessions)?, "no redelivery");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mongod_that_is_no_replica_set_will_do() -> Outcome {
+    let world = World::start_with(Mongod::standalone().await?).await?;
+    let _processor = started(&world.processor("run").arguments(SHORT)).await?;
+    let call = Call::of("conversation", "session", 12)?;
+    world.insert_segments(&call.segments).await?;
+    world.publish_session_end(&call.session, 12).await?;
+    all_done(&world, 1).await?;
+    assert_eq!(field(&summary(&world, &call.session).await?, "segments"), json!(12));
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-use std::fmt::Write as _;
+use std::{fmt::Write as _, time::Duration};
 
 use super::*;
 use crate::{
@@ -310,6 +310,15 @@ fn a_job_out_of_patience_is_given_back_with_a_delay_and_without_a_heartbeat() {
 }
 
 #[test]
+fn a_job_of_the_last_delivery_is_not_given_back_for_failures_that_pass() {
+    let mut bench = Bench::saving(Settings { patience: Duration::ZERO, max_deliver: 1, ..settings() });
+    for _ in 0..50 {
+        bench.fail(SAVE, FailureKind::Unreachable).nothing_asked().wake(Timer::Retry);
+    }
+    bench.fail(SAVE, FailureKind::Rejected).report("nak for 30s", Report::Acknowledged);
+}
+
+#[test]
 fn what_the_store_will_never_take_is_given_back_at_once() {
     let mut bench = Bench::saving(settings());
     bench.fail(SAVE, FailureKind::Rejected).report("nak for 30s", Report::Acknowledged);
@@ -348,6 +357,19 @@ fn two_jobs_of_one_key_run_one_after_the_other() {
     bench.report("ack", Report::Acknowledged);
     assert_eq!(bench.state(), [State::Quiet]);
     assert_eq!(bench.processor.in_flight(), 2);
+}
+
+#[test]
+fn a_job_that_only_waits_for_its_confirmation_takes_no_room() {
+    let mut bench = Bench::new(Settings { max_in_flight: 1, ..Settings::default() });
+    bench.deliver_payload(1, 0, b"{}");
+    assert_eq!((bench.processor.room(), bench.processor.in_flight()), (1, 1));
+    bench.deliver(2, "s", 0);
+    assert_eq!((bench.processor.room(), bench.processor.in_flight()), (0, 2), "as many as may be all together");
+    bench.report("term: conversationId is missing", Report::Acknowledged);
+    assert_eq!((bench.processor.room(), bench.processor.in_flight()), (0, 1), "the other one works");
+    bench.handle(Input::Drain).report("nak", Report::Acknowledged);
+    assert_eq!((bench.processor.room(), bench.processor.in_flight(), bench.drained), (0, 0, true));
 }
 
 #[test]

@@ -8,7 +8,6 @@ use async_nats::{
     Client, HeaderMap, Message, Request, RequestErrorKind,
     jetstream::{publish::PublishAck, response::Response},
 };
-use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::mpsc;
 use transcript_core::{
     Acknowledgement, Failure, FailureKind, Input, Report,
@@ -17,6 +16,7 @@ use transcript_core::{
 };
 
 pub use self::pull::Puller;
+use crate::batch::pipelined;
 
 /// Heartbeats that may wait for the connection. When it falls behind they are dropped: the next ones are never far.
 const HEARTBEATS: usize = 1 << 16;
@@ -46,7 +46,13 @@ impl Broker {
     pub fn start(client: &Client, reports: &mpsc::UnboundedSender<Input>, answer_timeout: Duration) -> Self {
         let (requests, waiting) = mpsc::unbounded_channel();
         let (heartbeats, beating) = mpsc::channel(HEARTBEATS);
-        tokio::spawn(requests_worker(client.clone(), waiting, reports.clone(), answer_timeout));
+        let (requester, reports) = (client.clone(), reports.clone());
+        // Every request is sent at once, the answers are taken as they come.
+        tokio::spawn(pipelined(waiting, usize::MAX, move |asked| {
+            let (client, reports) = (requester.clone(), reports.clone());
+            // The driver loop is gone once the processor has drained; nobody needs the report then.
+            async move { drop(reports.send(request(&client, asked, answer_timeout).await)) }
+        }));
         tokio::spawn(heartbeats_worker(client.clone(), beating));
         Self { requests, heartbeats }
     }
@@ -69,28 +75,6 @@ impl Broker {
     fn send(&self, id: EffectId, what: What) {
         // A worker that is gone reports nothing: the core asks again and gives the job back in the end.
         drop(self.requests.send(Asked { id, what }));
-    }
-}
-
-/// Pipelines what is asked for: every request is sent at once, the answers are taken as they come.
-async fn requests_worker(
-    client: Client,
-    mut waiting: mpsc::UnboundedReceiver<Asked>,
-    reports: mpsc::UnboundedSender<Input>,
-    answer_timeout: Duration,
-) {
-    let mut under_way = FuturesUnordered::new();
-    loop {
-        tokio::select! {
-            asked = waiting.recv() => match asked {
-                Some(asked) => under_way.push(request(&client, asked, answer_timeout)),
-                None => break,
-            },
-            Some(input) = under_way.next(), if !under_way.is_empty() => {
-                // The driver loop is gone once the processor has drained; nobody needs the report then.
-                drop(reports.send(input));
-            }
-        }
     }
 }
 
@@ -165,8 +149,8 @@ fn of_code(code: usize) -> FailureKind {
 fn body(acknowledgement: &Acknowledgement) -> String {
     match acknowledgement {
         Acknowledgement::Ack => "+ACK".to_owned(),
-        Acknowledgement::Nak { delay } if delay.is_zero() => "-NAK".to_owned(),
-        Acknowledgement::Nak { delay } => format!(r#"-NAK {{"delay": {}}}"#, delay.as_nanos()),
+        Acknowledgement::Nak { delay, .. } if delay.is_zero() => "-NAK".to_owned(),
+        Acknowledgement::Nak { delay, .. } => format!(r#"-NAK {{"delay": {}}}"#, delay.as_nanos()),
         Acknowledgement::Term { reason } => format!("+TERM {reason}"),
     }
 }
@@ -178,10 +162,11 @@ mod tests {
     #[test]
     fn acknowledgements_read_as_the_server_expects_them() {
         let term = Acknowledgement::Term { reason: "sessionId is empty".into() };
+        let nak = |delay| Acknowledgement::Nak { delay, reason: String::new() };
         let bodies = [
             (Acknowledgement::Ack, "+ACK"),
-            (Acknowledgement::Nak { delay: Duration::ZERO }, "-NAK"),
-            (Acknowledgement::Nak { delay: Duration::from_millis(1500) }, r#"-NAK {"delay": 1500000000}"#),
+            (nak(Duration::ZERO), "-NAK"),
+            (nak(Duration::from_millis(1500)), r#"-NAK {"delay": 1500000000}"#),
             (term, "+TERM sessionId is empty"),
         ];
         for (acknowledgement, expected) in bodies {

@@ -7,7 +7,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use async_nats::{Client, Message, StatusCode, Subscriber, jetstream};
+use async_nats::{Client, Message, StatusCode, Subscriber, connection::State, jetstream};
 use futures::{FutureExt, StreamExt, future};
 use tokio::{
     sync::{Notify, mpsc, oneshot, watch},
@@ -28,6 +28,8 @@ const IDLE_HEARTBEAT: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_millis(2500);
 /// Requests of one processor that are open at once: one that is being served and one behind it.
 const REQUESTS: usize = 2;
+/// How often it is looked whether the connection is there again.
+const OFFLINE: Duration = Duration::from_millis(50);
 /// The pause after a request that the server did not take.
 const PAUSE: Duration = Duration::from_millis(250);
 /// The longest such pause.
@@ -106,32 +108,45 @@ impl Puller {
     pub async fn run(mut self, mut stop: oneshot::Receiver<()>) {
         loop {
             self.ask_for_more().await;
-            let now = Instant::now();
-            let wake_up = self.requests.iter().map(|request| request.last_heard + SILENCE).min();
-            let wake_up = wake_up.unwrap_or(now + SILENCE).min(if self.not_before > now {
-                self.not_before
-            } else {
-                now + SILENCE
-            });
+            let wake_up = self.wake_up();
             tokio::select! {
                 heard = heard(&mut self.requests) => self.take(heard),
                 changed = self.allowance.changed() => if changed.is_err() { return },
                 () = sleep_until(wake_up) => {}
                 _ = &mut stop => return self.stop().await,
             }
-            self.forget_silent();
+            self.forget_silent().await;
         }
     }
 
+    /// When to look again without having heard anything.
+    fn wake_up(&self) -> Instant {
+        let now = Instant::now();
+        let silent = self.requests.iter().map(|request| request.last_heard + SILENCE).min();
+        let refused = Some(self.not_before).filter(|at| *at > now);
+        let offline = (!self.connected()).then_some(now + OFFLINE);
+        silent.into_iter().chain(refused).chain(offline).min().unwrap_or(now + SILENCE)
+    }
+
+    fn connected(&self) -> bool {
+        self.client.connection_state() == State::Connected
+    }
+
     async fn stop(mut self) {
-        for mut request in std::mem::take(&mut self.requests) {
-            if let Err(error) = request.subscriber.unsubscribe().await {
-                tracing::debug!(%error, "the connection is closed already");
-            }
-            while let Some(message) = request.subscriber.next().await {
-                if matches!(message.status, None | Some(StatusCode::OK)) {
-                    self.deliver(message);
-                }
+        for request in std::mem::take(&mut self.requests) {
+            self.end(request).await;
+        }
+    }
+
+    /// Tells the server that nobody waits for the request's messages any more, and hands over those that came before.
+    async fn end(&mut self, mut request: PullRequest) {
+        if let Err(error) = request.subscriber.unsubscribe().await {
+            tracing::debug!(%error, "the connection is closed already");
+        }
+        while let Some(message) = request.subscriber.next().await {
+            if matches!(message.status, None | Some(StatusCode::OK)) {
+                self.received += 1;
+                self.deliver(message);
             }
         }
     }
@@ -142,7 +157,8 @@ impl Puller {
         let wanted = allowance.saturating_sub(self.received + open);
         // A request behind the one that is being served is worth its while when it asks for as much.
         let worthwhile = if self.requests.is_empty() { wanted > 0 } else { wanted >= open.max(1) };
-        if !worthwhile || self.requests.len() >= REQUESTS || Instant::now() < self.not_before {
+        // What is asked offline is sent after the next connect, when nobody may listen to its inbox any more.
+        if !worthwhile || self.requests.len() >= REQUESTS || Instant::now() < self.not_before || !self.connected() {
             return;
         }
         match self.request(wanted).await {
@@ -225,19 +241,19 @@ impl Puller {
     }
 
     /// Requests that the server must have forgotten are asked for anew.
-    fn forget_silent(&mut self) {
+    async fn forget_silent(&mut self) {
         let connects = connects(&self.client);
-        if connects != self.connects {
+        let reconnected = connects != self.connects;
+        if reconnected {
             self.connects = connects;
-            self.requests.clear();
             self.not_before = Instant::now();
-            return;
         }
         let now = Instant::now();
-        let before = self.requests.len();
-        self.requests.retain(|request| now < request.last_heard + SILENCE);
-        if self.requests.len() < before {
-            tracing::debug!("a pull request was not heard of for {SILENCE:?}: asking anew");
+        let forgotten = |request: &mut PullRequest| reconnected || now >= request.last_heard + SILENCE;
+        let forgotten: Vec<PullRequest> = self.requests.extract_if(.., forgotten).collect();
+        for request in forgotten {
+            tracing::debug!(reconnected, left = request.left, "a pull request must be forgotten: asking anew");
+            self.end(request).await;
         }
     }
 
@@ -260,7 +276,7 @@ async fn heard(requests: &mut [PullRequest]) -> Heard {
     future::select_all(next).await.0
 }
 
-/// Sorts the statuses that end a request (jetstream.md lists them with their causes; `server/consumer.go`).
+/// Sorts the statuses that end a request (nats-server, `server/consumer.go`: `processNextMsgRequest`, `processWaiting`).
 fn over(status: StatusCode, description: &str) -> Over {
     let expired = status == StatusCode::TIMEOUT || status == StatusCode::NOT_FOUND;
     if expired || description.eq_ignore_ascii_case("Batch Completed") {

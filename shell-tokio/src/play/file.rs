@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, btree_map::Entry};
 
 use serde::Deserialize;
 use thiserror::Error;
-use transcript_core::ids::{IdError, Session};
+use transcript_core::{
+    event::MAX_COUNT,
+    ids::{IdError, Session},
+};
 
 use crate::publishing::{PublishError, SegmentMessage, header_value};
 
@@ -63,6 +66,8 @@ enum Reason {
     IndexTooLarge(u64),
     #[error("index {index} of session {session:?} is on line {before} already")]
     Repeated { index: u64, session: String, before: usize },
+    #[error("publishedSegments {0} is more than {MAX_COUNT}, which every processor refuses")]
+    AnnouncedTooMany(u64),
     #[error("publishedSegments of session {session:?} is on line {before} already")]
     AnnouncedTwice { session: String, before: usize },
 }
@@ -133,6 +138,9 @@ impl Reader {
     }
 
     fn announcement(&mut self, session: Session, announced: u64, number: usize) -> Result<(), Reason> {
+        if announced > MAX_COUNT {
+            return Err(Reason::AnnouncedTooMany(announced));
+        }
         let place = self.place(&session);
         match self.announcements.entry(session) {
             Entry::Occupied(before) => {
@@ -188,6 +196,9 @@ mod tests {
     #[test]
     fn a_bad_line_is_named_with_its_reason() {
         let good = r#"{"conversationId":"c","sessionId":"s","index":0,"text":"hush"}"#;
+        let too_many = r#"{"conversationId":"c","sessionId":"s","publishedSegments":9007199254740992}"#;
+        let refused = "publishedSegments 9007199254740992 is more than 9007199254740991, which every processor refuses";
+        assert_eq!(refusal(too_many), (1, refused.into()));
         for (bad, reason) in [
             ("hush", "expected value (column 1)"),
             (r#"{"sessionId":"s","index":1,"text":"hush"}"#, "missing field `conversationId` (column 41)"),

@@ -40,11 +40,16 @@ pub fn harmless(text: &str) -> String {
     text.chars()
         .map(|c| match c {
             c if c.is_whitespace() => ' ',
-            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '\u{fffd}',
-            c if c.is_control() => '\u{fffd}',
+            c if obeyed(c) => '\u{fffd}',
             c => c,
         })
         .collect()
+}
+
+/// Whether a terminal may obey the character instead of showing it.
+pub(super) fn obeyed(c: char) -> bool {
+    let turns = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    turns || c.is_control()
 }
 
 /// What a summary's document must have to be shown; times are read in whichever form they were stored.

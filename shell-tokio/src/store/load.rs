@@ -43,28 +43,32 @@ struct Gathered {
 }
 
 impl Worker {
-    /// Loads the small calls of the batch together and passes the others on to be paged.
+    /// Loads the small calls of the batch together, as many as one query should, and passes the others on to be paged.
     pub(super) async fn load(&self, batch: Vec<Asked<Load>>, pages: &mpsc::UnboundedSender<Asked<Load>>) {
         let mut small = vec![];
-        let mut gathered = 0;
+        let mut counted = 0;
         for asked in batch {
             let load = &asked.what;
-            if load.after.is_some() || load.counted > u64::from(load.limit) || gathered + load.counted > GATHERED {
+            if load.after.is_some() || load.counted > u64::from(load.limit) {
                 drop(pages.send(asked));
-            } else {
-                gathered += load.counted;
-                small.push(asked);
+                continue;
             }
+            if counted + load.counted > GATHERED && !small.is_empty() {
+                self.load_small(&std::mem::take(&mut small), counted, pages).await;
+                counted = 0;
+            }
+            counted += load.counted;
+            small.push(asked);
         }
-        if small.is_empty() {
-            return;
+        if !small.is_empty() {
+            self.load_small(&small, counted, pages).await;
         }
-        let left = match self.load_together(&small, gathered).await {
-            Ok(left) => left,
-            Err((left, failure)) => return self.fail(&left, &failure),
-        };
-        for asked in left {
-            drop(pages.send(asked));
+    }
+
+    async fn load_small(&self, small: &[Asked<Load>], counted: u64, pages: &mpsc::UnboundedSender<Asked<Load>>) {
+        match self.load_together(small, counted).await {
+            Ok(left) => left.into_iter().for_each(|asked| drop(pages.send(asked))),
+            Err((left, failure)) => self.fail(&left, &failure),
         }
     }
 
@@ -83,7 +87,7 @@ impl Worker {
         let sessions: Vec<Bson> = waiting.keys().map(|session| Bson::from(*session)).collect();
         let query = async {
             self.segments()
-                .find(doc! { "sessionId": { "$in": sessions } })
+                .find(doc! { "sessionId": { "$in": sessions, "$not": { "$type": "array" } } })
                 .sort(doc! { "sessionId": 1, "index": 1 })
                 .limit(i64::try_from(limit).unwrap_or(i64::MAX))
                 .projection(fields())
@@ -147,18 +151,16 @@ impl Worker {
         }
     }
 
-    /// Loads the pages one after the other: a job asks for its next page behind those that wait.
-    pub(super) async fn load_pages(&self, batch: Vec<Asked<Load>>) {
-        for asked in batch {
-            let report = match self.load_page(&asked.what).await {
-                Ok(page) => Report::Loaded(page),
-                Err(failure) => Report::Failed(failure),
-            };
-            self.report(asked.id, report);
-        }
+    /// Loads one page: a job asks for its next one behind those that wait.
+    pub(super) async fn load_page(&self, asked: Asked<Load>) {
+        let report = match self.page(&asked.what).await {
+            Ok(page) => Report::Loaded(page),
+            Err(failure) => Report::Failed(failure),
+        };
+        self.report(asked.id, report);
     }
 
-    async fn load_page(&self, load: &Load) -> Result<Page, Failure> {
+    async fn page(&self, load: &Load) -> Result<Page, Failure> {
         let place = match &load.after {
             None => Place::After(None),
             Some(Cursor(place)) => serde_json::from_str(place).map_err(|error| Failure {
@@ -169,14 +171,15 @@ impl Worker {
         let (segments, next) = match place {
             Place::After(after) => self.after(load, after).await?,
             Place::Within { index, skip } => {
-                let filter = doc! { "sessionId": &*load.session_id, "index": index };
+                let filter = doc! { "sessionId": of_session(&load.session_id), "index": { "$eq": index, "$not": { "$type": ["array", "decimal"] } } };
                 let (segments, more) = self.sorted_by_server(load, filter, skip).await?;
                 let next =
                     if more { Place::Within { index, skip: skip + len(&segments) } } else { Place::After(Some(index)) };
                 (segments, Some(next))
             }
             Place::Rest { skip } => {
-                let filter = doc! { "sessionId": &*load.session_id, "$nor": [{ "index": numbers_after(None) }] };
+                let filter =
+                    doc! { "sessionId": of_session(&load.session_id), "$nor": [{ "index": numbers_after(None) }] };
                 let (segments, more) = self.sorted_by_server(load, filter, skip).await?;
                 let next = more.then(|| Place::Rest { skip: skip + len(&segments) });
                 (segments, next)
@@ -190,7 +193,7 @@ impl Worker {
     async fn after(&self, load: &Load, after: Option<f64>) -> Result<(Vec<Segment>, Option<Place>), Failure> {
         let query = async {
             self.segments()
-                .find(doc! { "sessionId": &*load.session_id, "index": numbers_after(after) })
+                .find(doc! { "sessionId": of_session(&load.session_id), "index": numbers_after(after) })
                 .sort(doc! { "index": 1 })
                 .limit(i64::from(load.limit) + 1)
                 .projection(fields())
@@ -271,9 +274,16 @@ struct Run {
 /// Numbers beyond this are not all different as doubles; segments with such an index are loaded with those that have none.
 const LARGEST_INDEX: f64 = 9_007_199_254_740_992.0;
 
-/// Matches an index that is a number greater than `after`. MongoDB compares numbers only with numbers.
+/// Matches an index that is a number greater than `after` and the same as a double. MongoDB compares numbers only with
+/// numbers, but also the elements of an array.
 fn numbers_after(after: Option<f64>) -> Document {
-    doc! { "$gt": after.unwrap_or(-LARGEST_INDEX), "$lt": LARGEST_INDEX }
+    let others = doc! { "$type": ["array", "decimal"] };
+    doc! { "$gt": after.unwrap_or(-LARGEST_INDEX), "$lt": LARGEST_INDEX, "$not": others }
+}
+
+/// Matches the session's documents, but not one whose session is an array that holds it.
+fn of_session(session_id: &str) -> Document {
+    doc! { "$eq": session_id, "$not": { "$type": "array" } }
 }
 
 fn number(value: Option<RawBsonRef<'_>>) -> f64 {

@@ -30,10 +30,12 @@ use transcript_core::{
     summary::Summary,
 };
 
-use crate::batch::batches;
+use crate::batch::{batches, pipelined};
 
 /// The most effects of one command. Larger ones gain little and make each effect wait longer.
 const BATCH: usize = 500;
+/// The most pages that are loaded at the same time; each can be some MiB.
+const PAGES: usize = 8;
 
 /// Hands effects to the workers. Each queue is as long as jobs wait for it, which the core bounds.
 #[derive(Debug, Clone)]
@@ -91,7 +93,10 @@ impl Store {
         let loader = worker.clone();
         tokio::spawn(batches(waiting_loads, BATCH, async move |batch| loader.load(batch, &pages).await));
         let pager = worker.clone();
-        tokio::spawn(batches(waiting_pages, 1, async move |batch| pager.load_pages(batch).await));
+        tokio::spawn(pipelined(waiting_pages, PAGES, move |asked| {
+            let pager = pager.clone();
+            async move { pager.load_page(asked).await }
+        }));
         let saver = worker.clone();
         tokio::spawn(batches(waiting_saves, BATCH, async move |batch| {
             #[cfg(not(feature = "first-version"))]

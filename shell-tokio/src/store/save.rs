@@ -3,7 +3,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use futures::TryStreamExt;
-use mongodb::bson::{self, Bson, DateTime, Document, RawArrayBuf, RawDocument, RawDocumentBuf, doc, rawdoc};
+use mongodb::bson::{
+    self, Bson, DateTime, Document, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, doc, rawdoc,
+};
 use transcript_core::{Failure, FailureKind, Notified, Report, Stored, WallTime, summary::Summary};
 
 use super::{
@@ -159,7 +161,9 @@ fn update(summary: &Summary, new: &RawDocumentBuf, missing: Missing) -> RawDocum
     let mark = rawdoc! { "$cond": [{ "$eq": [{ "$type": "$notified" }, "missing"] }, {}, { "notified": "$notified" }] };
     let replaced = rawdoc! { "$mergeObjects": [{ "$literal": new.clone() }, mark] };
     let segments = i64::try_from(summary.segments).unwrap_or(i64::MAX);
-    let choice = rawdoc! { "$cond": [{ "$gt": ["$segments", segments] }, "$$ROOT", replaced] };
+    // BSON sorts texts and arrays after numbers; what is no number of segments does not stay.
+    let ahead = rawdoc! { "$and": [{ "$isNumber": "$segments" }, { "$gt": ["$segments", segments] }] };
+    let choice = rawdoc! { "$cond": [ahead, "$$ROOT", replaced] };
     rawdoc! {
         "q": { "_id": summary.key.as_str() },
         "u": [{ "$replaceWith": choice }],
@@ -175,19 +179,24 @@ fn encode(summary: &Summary) -> Result<RawDocumentBuf, Failure> {
 }
 
 fn stored(document: &RawDocument) -> Stored {
-    let number = |value: Option<bson::RawBsonRef<'_>>| {
-        let value = value?;
-        value.as_i64().or_else(|| value.as_i32().map(i64::from)).and_then(|n| u64::try_from(n).ok())
-    };
     let notified = document.get_document("notified").ok().map(|mark| Notified {
-        stream_sequence: number(mark.get("streamSequence").ok().flatten()).unwrap_or(0),
+        stream_sequence: number(mark.get("streamSequence").ok().flatten()),
         at: WallTime::from_millis(mark.get_datetime("at").map_or(0, DateTime::timestamp_millis)),
     });
     Stored {
-        segments: number(document.get("segments").ok().flatten()).unwrap_or(0),
+        segments: number(document.get("segments").ok().flatten()),
         complete: document.get_bool("complete").unwrap_or(false),
         notified,
     }
+}
+
+/// A number of any type; 0 where there is none.
+fn number(value: Option<RawBsonRef<'_>>) -> u64 {
+    let Some(value) = value else { return 0 };
+    let decimal = || if let RawBsonRef::Decimal128(decimal) = value { decimal.to_string().parse().ok() } else { None };
+    let other = || value.as_f64().or_else(decimal).map(|n| n as i64);
+    let whole = value.as_i64().or_else(|| value.as_i32().map(i64::from)).or_else(other);
+    whole.and_then(|n| u64::try_from(n).ok()).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -1,0 +1,200 @@
+//! How a consumer serves pull requests.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    ack::AckSubject,
+    advisory::AdvisoryKind,
+    consumer::Consumer,
+    log::{Entry, Log},
+    message::{Context, Delivery, Inbox, Message, Pull, StatusHeaders, StoredMessage, WhenEmpty, decimal_digits},
+    waiting::{Heartbeat, Supply, Waiter},
+};
+
+/// A full queue of requests is gone through at most this often.
+const REVIEW_OF_FULL_QUEUE: Duration = Duration::from_secs(1);
+
+impl Consumer {
+    /// Takes a pull request in; what can be delivered is delivered by the next [`Consumer::pump`].
+    pub(super) fn pull(&mut self, reply: Inbox, pull: Pull, ctx: &mut Context<'_>) {
+        if let Some((code, text)) = self.refusal(&pull) {
+            ctx.status(reply, code, &text, StatusHeaders::None);
+            return;
+        }
+        let full = |consumer: &Self| consumer.waiting.len() >= consumer.config.max_waiting;
+        if full(self) && !self.waiting.checked_within(ctx.now, REVIEW_OF_FULL_QUEUE) {
+            self.review_waiting(Supply::Unknown, ctx);
+        }
+        if pull.when_empty == WhenEmpty::Answer {
+            let there = self.unsent() + self.again.len();
+            if there == 0 && pull.expires.is_none() {
+                ctx.status(reply, 404, "No Messages", StatusHeaders::None);
+                return;
+            }
+            if there > 0 && there < self.review_waiting(Supply::Unknown, ctx) {
+                ctx.status(reply, 408, "Requests Pending", StatusHeaders::None);
+                return;
+            }
+        }
+        if full(self) {
+            if pull.heartbeat.is_none() {
+                ctx.status(reply, 409, "Exceeded MaxWaiting", StatusHeaders::None);
+            }
+            return;
+        }
+        self.waiting.push(Waiter {
+            reply,
+            left: pull.batch,
+            delivered: 0,
+            bytes_left: pull.max_bytes,
+            expires: pull.expires.map(|expires| ctx.now.after(expires)),
+            heartbeat: pull.heartbeat.map(|every| Heartbeat { every, due: ctx.now.after(every) }),
+            when_empty: pull.when_empty,
+        });
+        self.wake();
+    }
+
+    fn refusal(&self, pull: &Pull) -> Option<(u16, String)> {
+        let config = &self.config;
+        if pull.heartbeat.is_some_and(|every| every * 2 > pull.expires.unwrap_or(Duration::ZERO)) {
+            return Some((400, "Bad Request - heartbeat value too large".to_owned()));
+        }
+        if let Some(most) = config.max_batch.filter(|most| pull.batch > *most) {
+            return Some((409, format!("Exceeded MaxRequestBatch of {most}")));
+        }
+        if let Some(most) = config.max_expires.filter(|most| pull.expires.is_some_and(|expires| expires > *most)) {
+            return Some((409, format!("Exceeded MaxRequestExpires of {most:?}")));
+        }
+        let most = config.max_bytes.filter(|most| pull.max_bytes.is_some_and(|bytes| bytes > *most))?;
+        Some((409, format!("Exceeded MaxRequestMaxBytes of {most}")))
+    }
+
+    /// Delivers while there is a message and a request that waits for one.
+    pub(super) fn pump(&mut self, log: &Log, ctx: &mut Context<'_>) {
+        if self.waiting.is_empty() {
+            self.waiting_due = None;
+            return;
+        }
+        let mut supply = Supply::Unknown;
+        while !self.waiting.is_empty() {
+            let (entry, deliveries) = match self.next_message(log, ctx) {
+                Next::Message(entry, deliveries) => (entry, deliveries),
+                Next::Nothing => {
+                    supply = Supply::Exhausted;
+                    break;
+                }
+                Next::Stalled => break,
+            };
+            if !self.deliver(entry, deliveries, ctx) {
+                supply = Supply::Exhausted;
+                break;
+            }
+        }
+        self.review_waiting(supply, ctx);
+    }
+
+    /// Goes through the waiting requests; says how many messages they ask for.
+    pub(super) fn review_waiting(&mut self, supply: Supply, ctx: &mut Context<'_>) -> u64 {
+        let last = StatusHeaders::Last { consumer: self.next_consumer - 1, stream: self.next_stream - 1 };
+        let review = self.waiting.review(supply, last, ctx);
+        self.waiting_due = review.due;
+        review.asked
+    }
+
+    /// Redeliveries first, whatever the limit of unacknowledged messages; then new messages in the order of the stream.
+    fn next_message<'l>(&mut self, log: &'l Log, ctx: &mut Context<'_>) -> Next<'l> {
+        while let Some(sequence) = self.again.pop() {
+            let times = self.redelivered.entry(sequence).or_default();
+            *times += 1;
+            let deliveries = *times + 1;
+            if self.config.max_deliver.is_some_and(|most| deliveries > most) {
+                self.advise(sequence, deliveries - 1, AdvisoryKind::MaxDeliveries, ctx);
+                self.give_up(sequence, deliveries, ctx.now);
+                continue;
+            }
+            if let Some(entry) = log.get(sequence) {
+                return Next::Message(entry, deliveries);
+            }
+            self.undo_redelivery(sequence);
+            if let Some(pending) = self.pending.get(&sequence) {
+                let consumer_seq = pending.consumer_seq;
+                self.terminate_removed(sequence, consumer_seq, deliveries - 1, ctx);
+            }
+        }
+        if self.config.max_ack_pending.is_some_and(|most| self.pending.len() as u64 >= most) {
+            return Next::Stalled;
+        }
+        let found = log.next_for(self.next_stream, &self.config);
+        let looked_at = found.map_or(log.last(), |entry| entry.message.sequence);
+        self.next_stream = self.next_stream.max(looked_at + 1);
+        match found {
+            Some(entry) => {
+                self.unsent -= 1;
+                Next::Message(entry, 1)
+            }
+            None => {
+                self.unsent = 0;
+                Next::Nothing
+            }
+        }
+    }
+
+    /// Hands a message to the request whose turn it is; takes it back where none could take it.
+    fn deliver(&mut self, entry: &Entry, deliveries: u64, ctx: &mut Context<'_>) -> bool {
+        let message = &entry.message;
+        let reply = AckSubject {
+            stream: self.stream.clone(),
+            consumer: self.config.name.clone(),
+            deliveries,
+            stream_seq: message.sequence,
+            consumer_seq: self.next_consumer,
+            stored_at_nanos: entry.at.nanos(),
+            pending: self.unsent(),
+        };
+        let Some(waiter) = self.waiting.next(|| wire_size(message, &reply), ctx) else {
+            if deliveries == 1 && message.sequence + 1 == self.next_stream {
+                self.next_stream -= 1;
+                self.unsent += 1;
+            } else {
+                self.undo_redelivery(message.sequence);
+                self.again.push(message.sequence);
+            }
+            return false;
+        };
+        let consumer_seq = self.next_consumer;
+        self.next_consumer += 1;
+        // The file dates a delivery with the time the message was stored, not with the time it was delivered.
+        self.save_delivered(consumer_seq, message.sequence, deliveries, entry.at, ctx.now);
+        self.track(consumer_seq, message.sequence, ctx);
+        ctx.send(waiter.reply, Message::Delivery(Delivery { message: message.clone(), reply }));
+        if waiter.left == 0 && waiter.bytes_left.is_some_and(|bytes| bytes > 0) {
+            ctx.status(waiter.reply, 409, "Batch Completed", waiter.pending());
+        }
+        true
+    }
+
+    fn undo_redelivery(&mut self, sequence: u64) {
+        if let Some(times) = self.redelivered.get_mut(&sequence) {
+            *times = times.saturating_sub(1);
+            if *times == 0 {
+                self.redelivered.remove(&sequence);
+            }
+        }
+    }
+}
+
+enum Next<'l> {
+    Message(&'l Entry, u64),
+    Nothing,
+    /// As many are unacknowledged as may be.
+    Stalled,
+}
+
+/// What a delivery counts against a request's bytes.
+fn wire_size(message: &Arc<StoredMessage>, reply: &AckSubject) -> u64 {
+    let numbers =
+        [reply.deliveries, reply.stream_seq, reply.consumer_seq, reply.stored_at_nanos.unsigned_abs(), reply.pending];
+    let digits: usize = numbers.into_iter().map(decimal_digits).sum();
+    let reply_len = "$JS.ACK.......".len() + reply.stream.len() + reply.consumer.len() + digits;
+    (message.subject.len() + reply_len + message.headers.wire_len() + message.payload.len()) as u64
+}

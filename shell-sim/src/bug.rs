@@ -1,0 +1,120 @@
+//! Faults put into the product on purpose. Each must be found, or the simulator is worth nothing.
+//!
+//! The names are always there, so that plans can be read; the code behind them is compiled only with the feature
+//! `planted-bugs`.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A planted bug.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Bug {
+    /// Summaries are inserted, not upserted: the first version's fault.
+    InsertInsteadOfUpsert,
+    /// The notification has no `Nats-Msg-Id`.
+    NoMessageId,
+    /// The stream was given a window of two minutes.
+    WindowOfTwoMinutes,
+    /// The acknowledgement goes out before the notification.
+    AckBeforePublish,
+    /// The notification goes out before the summary.
+    PublishBeforeSave,
+    /// The acknowledgement goes out before the summary.
+    AckBeforeSave,
+    /// No heartbeat ever goes out.
+    NoHeartbeat,
+    /// A job that failed is never asked about again, while its heartbeats go on.
+    HeartbeatsAfterFailure,
+    /// What fails is given back at once, without a delay.
+    BareNak,
+    /// Whether a summary is complete is judged by the first count.
+    CompleteByFirstCount,
+    /// The first count is taken for the last, without a quiet period.
+    NoSettling,
+    /// A save replaces whatever is stored.
+    SaveGoesBackwards,
+    /// Separators inside ids are not escaped in the key.
+    UnescapedKey,
+    /// The client pulls ahead, and what it holds has no heartbeat.
+    ClientBuffer,
+    /// A report that never comes is waited for without end.
+    ReportsAwaitedForEver,
+    /// Pages are read from a replica that lags.
+    StalePage,
+}
+
+impl Bug {
+    /// All of them.
+    pub const ALL: [Self; 16] = [
+        Self::InsertInsteadOfUpsert,
+        Self::NoMessageId,
+        Self::WindowOfTwoMinutes,
+        Self::AckBeforePublish,
+        Self::PublishBeforeSave,
+        Self::AckBeforeSave,
+        Self::NoHeartbeat,
+        Self::HeartbeatsAfterFailure,
+        Self::BareNak,
+        Self::CompleteByFirstCount,
+        Self::NoSettling,
+        Self::SaveGoesBackwards,
+        Self::UnescapedKey,
+        Self::ClientBuffer,
+        Self::ReportsAwaitedForEver,
+        Self::StalePage,
+    ];
+
+    /// Whether bugs are compiled in.
+    #[must_use]
+    pub const fn are_compiled() -> bool {
+        cfg!(feature = "planted-bugs")
+    }
+
+    /// The core's part of the bug, where it has one.
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn core(self) -> Option<transcript_core::Bug> {
+        match self {
+            Self::NoHeartbeat => Some(transcript_core::Bug::NoHeartbeat),
+            Self::HeartbeatsAfterFailure => Some(transcript_core::Bug::HeartbeatsAfterFailure),
+            Self::BareNak => Some(transcript_core::Bug::BareNak),
+            Self::CompleteByFirstCount => Some(transcript_core::Bug::CompleteByFirstCount),
+            Self::NoSettling => Some(transcript_core::Bug::NoSettling),
+            Self::UnescapedKey => Some(transcript_core::Bug::UnescapedKey),
+            Self::ReportsAwaitedForEver => Some(transcript_core::Bug::ReportsAwaitedForEver),
+            Self::InsertInsteadOfUpsert
+            | Self::NoMessageId
+            | Self::WindowOfTwoMinutes
+            | Self::AckBeforePublish
+            | Self::PublishBeforeSave
+            | Self::AckBeforeSave
+            | Self::SaveGoesBackwards
+            | Self::ClientBuffer
+            | Self::StalePage => None,
+        }
+    }
+}
+
+impl fmt::Display for Bug {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::InsertInsteadOfUpsert => "insert instead of upsert",
+            Self::NoMessageId => "no message id",
+            Self::WindowOfTwoMinutes => "window of two minutes",
+            Self::AckBeforePublish => "ack before publish",
+            Self::PublishBeforeSave => "publish before save",
+            Self::AckBeforeSave => "ack before save",
+            Self::NoHeartbeat => "no heartbeat",
+            Self::HeartbeatsAfterFailure => "heartbeats after a failure for ever",
+            Self::BareNak => "bare nak",
+            Self::CompleteByFirstCount => "complete by the first count",
+            Self::NoSettling => "no settling",
+            Self::SaveGoesBackwards => "save goes backwards",
+            Self::UnescapedKey => "unescaped key",
+            Self::ClientBuffer => "client buffer without heartbeats",
+            Self::ReportsAwaitedForEver => "lost report never asked again",
+            Self::StalePage => "stale page",
+        })
+    }
+}

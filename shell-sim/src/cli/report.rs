@@ -1,0 +1,129 @@
+//! What a command says at its end.
+
+use std::{
+    io::{self, Write},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use serde_json::{Value, json};
+use transcript_sim::{
+    Plan, Recording,
+    explore::{Failure, Found, Hunted, shrink},
+};
+
+use super::Cli;
+
+/// Lines of a trace that are printed; the whole is in a file.
+const TAIL: usize = 40;
+
+/// What is known at the end of a command.
+pub(super) struct Report<'a> {
+    pub(super) command: &'static str,
+    pub(super) cli: &'a Cli,
+    pub(super) seconds: f64,
+    pub(super) families: Vec<(&'static str, u64)>,
+    pub(super) digest: Option<String>,
+}
+
+impl Report<'_> {
+    /// Says what was found, and gives the exit code.
+    pub(super) fn finish(&self, found: &Found) -> io::Result<ExitCode> {
+        let told = found.failure.as_ref().map(|failure| self.tell(failure)).transpose()?;
+        #[expect(clippy::cast_precision_loss, reason = "for people")]
+        let rate = found.worlds as f64 / self.seconds;
+        if self.cli.json {
+            json(&json!({
+                "command": self.command,
+                "worlds": found.worlds,
+                "exhausted": found.exhausted,
+                "virtualSeconds": super::micros(found.virtual_us),
+                "seconds": self.seconds,
+                "families": self.families.iter().map(|(name, worlds)| json!({ "name": name, "worlds": worlds }))
+                    .collect::<Vec<Value>>(),
+                "digest": self.digest,
+                "failure": told,
+            }))?;
+        } else {
+            line(&format!(
+                "{} worlds ({} calls exhausted by faults), {:.0} s of theirs in {:.1} s: {rate:.0} worlds a second",
+                found.worlds,
+                found.exhausted,
+                super::micros(found.virtual_us),
+                self.seconds,
+            ))?;
+        }
+        Ok(if told.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
+
+    /// Shrinks a failure, keeps its plan and trace in files, and tells everything about it.
+    fn tell(&self, failure: &Failure) -> io::Result<Value> {
+        let seed = failure.plan.seed;
+        let (plan, violation) = shrink(&failure.plan, &failure.violation);
+        let trace = plan.run(Recording::On).trace.unwrap_or_default();
+        let (plan_file, trace_file) = self.keep(&plan, &trace, seed)?;
+        let feature = if plan.bug.is_some() { " --features planted-bugs" } else { "" };
+        let repeat = format!("cargo run --release -p transcript-sim{feature} -- run --plan {}", plan_file.display());
+        if !self.cli.json {
+            let mut out = io::stdout().lock();
+            writeln!(out, "BROKEN: {} (seed {seed})", violation.property)?;
+            writeln!(out, "  {}\ndrawn: {:?}", violation.what, failure.plan.options)?;
+            writeln!(out, "the shrunk plan:\n{plan}")?;
+            let lines: Vec<&str> = trace.lines().collect();
+            writeln!(out, "the end of the trace (the whole: {}):", trace_file.display())?;
+            for text in lines.iter().skip(lines.len().saturating_sub(TAIL)) {
+                writeln!(out, "  {text}")?;
+            }
+            writeln!(out, "repeat with: {repeat}")?;
+        }
+        Ok(json!({
+            "seed": seed,
+            "property": violation.property,
+            "what": violation.what,
+            "options": failure.plan.options,
+            "plan": plan,
+            "planFile": plan_file,
+            "traceFile": trace_file,
+            "repeat": repeat,
+        }))
+    }
+
+    fn keep(&self, plan: &Plan, trace: &str, seed: u64) -> io::Result<(PathBuf, PathBuf)> {
+        std::fs::create_dir_all(&self.cli.out)?;
+        let plan_file = self.cli.out.join(format!("{}-{seed}.plan.json", self.command));
+        let trace_file = self.cli.out.join(format!("{}-{seed}.trace.txt", self.command));
+        std::fs::write(&plan_file, serde_json::to_string_pretty(plan).map_err(io::Error::other)?)?;
+        std::fs::write(&trace_file, trace)?;
+        Ok((plan_file, trace_file))
+    }
+}
+
+/// One planted bug: in how many seeds, by which promise, with which plan.
+pub(super) fn hunted(hunted: &Hunted) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    let seeds: Vec<String> = hunted.seeds.iter().map(ToString::to_string).collect();
+    match &hunted.shrunk {
+        None => writeln!(out, "{}: NOT FOUND", hunted.bug),
+        Some(Failure { plan, violation }) => {
+            let (bug, median, events) = (hunted.bug, hunted.median(), plan.events());
+            writeln!(out, "{bug}: median {median} seed(s) ({}), {events} event(s)", seeds.join(" "))?;
+            writeln!(out, "  {}: {}", violation.property, violation.what)?;
+            for text in plan.to_string().lines() {
+                writeln!(out, "  {text}")?;
+            }
+            Ok(())
+        }
+    }
+}
+
+pub(super) fn line(text: &str) -> io::Result<()> {
+    writeln!(io::stdout().lock(), "{text}")
+}
+
+pub(super) fn json(value: &Value) -> io::Result<()> {
+    line(&value.to_string())
+}
+
+pub(super) fn complain(error: &io::Error) {
+    drop(writeln!(io::stderr().lock(), "transcript-sim: {error}"));
+}

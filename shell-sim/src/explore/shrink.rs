@@ -1,0 +1,199 @@
+//! Makes a failing plan smaller while it breaks the same promise.
+
+use crate::{
+    plan::{Action, EndPayload, Options, Plan, Trigger},
+    world::{Recording, Violation},
+};
+
+/// The most plans that are tried.
+const TRIES: usize = 4_000;
+
+/// The smallest plan that it can find which breaks the same promise, and how that one breaks it.
+#[must_use]
+pub fn shrink(plan: &Plan, violation: &Violation) -> (Plan, Violation) {
+    let mut shrinker = Shrinker { best: plan.clone(), violation: violation.clone(), tries: 0 };
+    loop {
+        let before = shrinker.best.clone();
+        shrinker.drop_parts();
+        shrinker.simplify();
+        if shrinker.best == before || shrinker.tries >= TRIES {
+            return (shrinker.best, shrinker.violation);
+        }
+    }
+}
+
+struct Shrinker {
+    best: Plan,
+    violation: Violation,
+    tries: usize,
+}
+
+impl Shrinker {
+    /// Takes the plan for the best one if it breaks the same promise.
+    fn offer(&mut self, plan: Plan) -> bool {
+        if plan == self.best || self.tries >= TRIES {
+            return false;
+        }
+        self.tries += 1;
+        match plan.run(Recording::Off).violation {
+            Some(violation) if violation.property == self.violation.property => {
+                self.best = plan;
+                self.violation = violation;
+                true
+            }
+            Some(_) | None => false,
+        }
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut Plan)) -> bool {
+        let mut plan = self.best.clone();
+        change(&mut plan);
+        self.offer(plan)
+    }
+
+    /// Leaves out faults, calls, segments, ends: halves first, then smaller runs of them, then each alone.
+    fn drop_parts(&mut self) {
+        self.drop_from(|plan| &mut plan.faults);
+        self.drop_from(|plan| &mut plan.calls);
+        for call in 0..self.best.calls.len() {
+            self.drop_from(|plan| plan.calls.get_mut(call).map_or_else(|| unreachable!(), |call| &mut call.segments));
+            self.drop_from(|plan| plan.calls.get_mut(call).map_or_else(|| unreachable!(), |call| &mut call.ends));
+        }
+    }
+
+    fn drop_from<T>(&mut self, part: impl Fn(&mut Plan) -> &mut Vec<T>) {
+        let mut size = part(&mut self.best.clone()).len();
+        while size > 0 {
+            let mut start = 0;
+            while start < part(&mut self.best.clone()).len() {
+                let dropped = self.change(|plan| {
+                    let items = part(plan);
+                    items.drain(start..items.len().min(start + size));
+                });
+                if !dropped {
+                    start += size;
+                }
+            }
+            size /= 2;
+        }
+    }
+
+    fn simplify(&mut self) {
+        while self.best.processors > 1 && self.change(|plan| plan.processors -= 1) {}
+        self.simplify_options();
+        for place in 0..self.best.faults.len() {
+            self.simplify_fault(place);
+        }
+        for place in 0..self.best.calls.len() {
+            self.simplify_call(place);
+        }
+    }
+
+    fn simplify_options(&mut self) {
+        self.change(|plan| plan.options = Options::quick());
+        self.change(|plan| plan.heals_at_ms = None);
+        self.change(|plan| plan.seed = 0);
+        let quick = Options::quick();
+        self.change(|plan| plan.options.skews_ms.clear());
+        self.change(|plan| plan.options.jitter_us = 0);
+        self.change(|plan| plan.options.delay_us = quick.delay_us);
+        self.change(|plan| plan.options.page_size = quick.page_size);
+        self.change(|plan| plan.options.max_in_flight = quick.max_in_flight);
+        self.change(|plan| plan.options.quiet_period_ms = quick.quiet_period_ms);
+        self.change(|plan| plan.options.settle_rounds = quick.settle_rounds);
+        self.change(|plan| plan.options.ack_wait_ms = quick.ack_wait_ms);
+        self.change(|plan| plan.options.patience_ms = quick.patience_ms);
+        self.change(|plan| plan.options.answer_timeout_ms = quick.answer_timeout_ms);
+    }
+
+    fn simplify_fault(&mut self, place: usize) {
+        for round in [60_000, 10_000, 1_000, 100] {
+            self.change(|plan| {
+                if let Some(Trigger::AtMs(at)) = plan.faults.get_mut(place).map(|fault| &mut fault.when) {
+                    *at -= *at % round;
+                }
+            });
+        }
+        for smaller in [0, 1_000, 6_100, 10_000, 30_000, 130_000] {
+            if self.change(|plan| {
+                if let Some(span) = plan.faults.get_mut(place).and_then(|fault| span(&mut fault.what)) {
+                    *span = smaller.min(*span);
+                }
+            }) {
+                break;
+            }
+        }
+        while self.change(|plan| match plan.faults.get_mut(place).map(|fault| &mut fault.when) {
+            Some(Trigger::Effect { nth, .. } | Trigger::Arrival { nth, .. }) => *nth = (*nth - 1).max(1),
+            Some(Trigger::AtMs(_)) | None => {}
+        }) {}
+    }
+
+    fn simplify_call(&mut self, place: usize) {
+        let call = |plan: &mut Plan| plan.calls.get(place).cloned();
+        let Some(now) = call(&mut self.best) else { return };
+        let start = now.segments.iter().map(|it| it.at_ms).chain(now.ends.iter().map(|it| it.at_ms)).min().unwrap_or(0);
+        for back in [start, start - start % 1_000, start % 1_000] {
+            self.change(|plan| {
+                if let Some(call) = plan.calls.get_mut(place) {
+                    call.segments.iter_mut().for_each(|it| it.at_ms = it.at_ms.saturating_sub(back));
+                    call.ends.iter_mut().for_each(|it| it.at_ms = it.at_ms.saturating_sub(back));
+                }
+            });
+        }
+        for round in [1_000, 100] {
+            for number in 0..now.segments.len() {
+                self.change(|plan| {
+                    if let Some(it) = plan.calls.get_mut(place).and_then(|call| call.segments.get_mut(number)) {
+                        it.at_ms -= it.at_ms % round;
+                        it.text = "Yes.".to_owned();
+                        it.speaker = None;
+                    }
+                });
+            }
+            for number in 0..now.ends.len() {
+                self.change(|plan| {
+                    if let Some(it) = plan.calls.get_mut(place).and_then(|call| call.ends.get_mut(number)) {
+                        it.at_ms -= it.at_ms % round;
+                    }
+                });
+            }
+        }
+        self.change(|plan| {
+            if let Some(call) = plan.calls.get_mut(place) {
+                let segments = u64::try_from(call.segments.len()).unwrap_or(0);
+                for end in &mut call.ends {
+                    if let EndPayload::Announces(count) = &mut end.payload {
+                        *count = segments;
+                    }
+                }
+            }
+        });
+        self.change(|plan| {
+            if let Some(call) = plan.calls.get_mut(place) {
+                (call.conversation, call.session) = (format!("c{place}"), format!("s{place}"));
+            }
+        });
+    }
+}
+
+fn span(action: &mut Action) -> Option<&mut u64> {
+    match action {
+        Action::Kill { outage_ms: span, .. }
+        | Action::Rollout { outage_ms: span, .. }
+        | Action::KillServer { outage_ms: span, .. }
+        | Action::StopServer { outage_ms: span, .. }
+        | Action::Freeze { span_ms: span, .. }
+        | Action::StepDown { span_ms: span }
+        | Action::Sever { span_ms: span, .. }
+        | Action::FreezeLink { span_ms: span, .. }
+        | Action::Slow { span_ms: span } => Some(span),
+        Action::Reset { .. }
+        | Action::LoseAnswer
+        | Action::FailBefore(_)
+        | Action::FailAfter(_)
+        | Action::Race
+        | Action::LoseReport
+        | Action::SetAckWait { .. } => None,
+    }
+}

@@ -1,0 +1,297 @@
+//! Plans drawn from a seed: each draws its own mix of everything, some of them no fault at all.
+
+use crate::{
+    plan::{
+        Action, Call, Direction, End, EndPayload, Fault, Kind, Moment, Options, Plan, SegmentSaved, Server, StoreFault,
+        Trigger,
+    },
+    rng::Rng,
+};
+
+/// How long faults may begin.
+const HOSTILE_MS: u64 = 60_000;
+/// When everything is mended.
+const HEALS_AT_MS: u64 = 600_000;
+const TEXTS: [&str; 6] = ["Hello there.", "Shall we begin?", "", "Is it late?\nIt is.", "one two three four", "¿Qué?"];
+const SPEAKERS: [Option<&str>; 4] = [Some("Ada"), Some("Grace"), Some("$x.y"), None];
+const MALFORMED: [&str; 5] = [
+    "",
+    "not json",
+    "[]",
+    r#"{"conversationId":"c","sessionId":"","publishedSegments":1}"#,
+    r#"{"conversationId":"c","sessionId":"s","publishedSegments":-1}"#,
+];
+
+impl Plan {
+    /// The plan of a seed.
+    #[must_use]
+    pub fn of_seed(seed: u64) -> Self {
+        let mut rng = Rng::split(seed, 10);
+        let processors = rng.pick(&[1, 1, 2, 2, 3]);
+        let options = options(&mut rng, processors);
+        let calls = calls(&mut Rng::split(seed, 11));
+        let faults = faults(&mut Rng::split(seed, 12), processors, &options);
+        let processors = usize::try_from(processors).expect("a handful");
+        Self { seed, processors, options, calls, faults, heals_at_ms: Some(HEALS_AT_MS), bug: None }
+    }
+
+    /// A plan of many calls and a given number of faults, to see how large a world can be.
+    #[must_use]
+    pub fn large(seed: u64, calls: usize, processors: usize, faults: usize) -> Self {
+        let mut rng = Rng::split(seed, 13);
+        let options = Options { max_in_flight: 4096, page_size: 1000, ..Options::quick() };
+        let span = u64::try_from(calls).unwrap_or(u64::MAX) * 20;
+        let calls = (0..calls).map(|number| Call {
+            session: format!("s{number}"),
+            conversation: format!("c{number}"),
+            ..one_call(&mut rng, number, span)
+        });
+        let calls = calls.collect();
+        let count = u64::try_from(processors).unwrap_or(1);
+        let faults = (0..faults).map(|_| Fault {
+            when: Trigger::AtMs(rng.between(1_000, span)),
+            what: Drawn::any(&mut rng).action(&mut rng, count, &options),
+        });
+        let faults = faults.filter(|fault| !is_tied(&fault.what)).collect();
+        Self { seed, processors, options: options.clone(), calls, faults, heals_at_ms: Some(span * 2), bug: None }
+    }
+}
+
+fn options(rng: &mut Rng, processors: u64) -> Options {
+    let skewed = rng.chance(10);
+    Options {
+        quiet_period_ms: rng.pick(&[2_000, 2_000, 500]),
+        settle_rounds: rng.pick(&[5, 5, 2]),
+        ack_wait_ms: rng.pick(&[6_000, 6_000, 3_000]),
+        max_deliver: 5,
+        max_in_flight: rng.pick(&[1, 2, 8, 64]),
+        page_size: rng.pick(&[1, 2, 3, 1_000]),
+        patience_ms: rng.pick(&[600_000, 600_000, 60_000]),
+        answer_timeout_ms: rng.pick(&[7_500, 7_500, 2_000]),
+        window_ms: 86_400_000,
+        delay_us: rng.pick(&[150, 2_000, 20_000]),
+        jitter_us: rng.pick(&[0, 1_000, 50_000, 200_000]),
+        skews_ms: if skewed {
+            (0..processors).map(|_| i64::try_from(rng.between(0, 6_000)).unwrap_or(0) - 3_000).collect()
+        } else {
+            vec![]
+        },
+    }
+}
+
+fn calls(rng: &mut Rng) -> Vec<Call> {
+    let count = rng.pick(&[1, 1, 2, 3, 5, 8]);
+    (0..count).map(|number| one_call(rng, number, 10_000)).collect()
+}
+
+fn one_call(rng: &mut Rng, number: usize, span_ms: u64) -> Call {
+    let starts = rng.between(0, span_ms);
+    let ends_at = starts + rng.between(0, 8_000);
+    let mut segments = vec![];
+    for index in 0..rng.pick(&[0, 1, 1, 2, 3, 6]) {
+        let late = rng.chance(25);
+        let at_ms = if late { ends_at + rng.between(0, 4_000) } else { rng.between(starts, ends_at) };
+        let saved = SegmentSaved {
+            at_ms,
+            index,
+            speaker: rng.pick(&SPEAKERS).map(str::to_owned),
+            text: rng.pick(&TEXTS).to_owned(),
+        };
+        if rng.chance(15) {
+            segments.push(SegmentSaved { at_ms: at_ms + rng.between(0, 3_000), ..saved.clone() });
+        }
+        segments.push(saved);
+    }
+    let stored = segments.iter().map(|segment| segment.index).collect::<std::collections::BTreeSet<_>>().len();
+    let announced = u64::try_from(stored).unwrap_or(0) + if rng.chance(20) { rng.between(1, 3) } else { 0 };
+    let end = End { at_ms: ends_at, payload: EndPayload::Announces(announced) };
+    let mut ends = vec![end.clone()];
+    if rng.chance(25) {
+        ends.push(End { at_ms: ends_at + rng.pick(&[0, 1, 1_000, 4_000, 15_000]), ..end });
+    }
+    if rng.chance(8) {
+        ends.push(End { at_ms: ends_at, payload: EndPayload::Malformed(rng.pick(&MALFORMED).to_owned()) });
+    }
+    let (conversation, session) = match number % 2 {
+        _ if !rng.chance(10) => (format!("c{number}"), format!("s{number}")),
+        0 => ("a:b".to_owned(), format!("c{number}")),
+        _ => ("a".to_owned(), format!("b:c{}", number - 1)),
+    };
+    Call { conversation, session, segments, ends }
+}
+
+/// The kinds of faults that a swarm mixes.
+#[derive(Debug, Clone, Copy)]
+enum Drawn {
+    Kill,
+    Freeze,
+    Rollout,
+    Broker,
+    Store,
+    StepDown,
+    Reset,
+    Sever,
+    FreezeLink,
+    LoseAnswer,
+    FailStore,
+    Slow,
+    LoseReport,
+    SetAckWait,
+}
+
+impl Drawn {
+    const ALL: [Self; 14] = [
+        Self::Kill,
+        Self::Freeze,
+        Self::Rollout,
+        Self::Broker,
+        Self::Store,
+        Self::StepDown,
+        Self::Reset,
+        Self::Sever,
+        Self::FreezeLink,
+        Self::LoseAnswer,
+        Self::FailStore,
+        Self::Slow,
+        Self::LoseReport,
+        Self::SetAckWait,
+    ];
+
+    fn any(rng: &mut Rng) -> Self {
+        rng.pick(&Self::ALL)
+    }
+
+    fn action(self, rng: &mut Rng, processors: u64, options: &Options) -> Action {
+        let processor = usize::try_from(rng.between(0, processors - 1)).unwrap_or(0);
+        let wait = options.ack_wait_ms;
+        let server = rng.pick(&[Server::Broker, Server::Store]);
+        match self {
+            Self::Kill => Action::Kill {
+                processor,
+                outage_ms: rng.pick(&[0, 50, 1_000, wait - 100, wait + 100, 30_000, 130_000]),
+            },
+            Self::Freeze => Action::Freeze { processor, span_ms: rng.pick(&[500, wait + 100, wait * 3, 130_000]) },
+            Self::Rollout => Action::Rollout { processor, outage_ms: rng.pick(&[0, 1_000, wait]) },
+            Self::Broker => {
+                let outage_ms = rng.pick(&[0, 100, 1_000, wait + 100, 30_000]);
+                if rng.chance(50) {
+                    Action::KillServer { server: Server::Broker, outage_ms, lag_ms: rng.between(0, 100) }
+                } else {
+                    Action::StopServer { server: Server::Broker, outage_ms }
+                }
+            }
+            Self::Store => {
+                let outage_ms = rng.pick(&[0, 100, 1_000, 20_000]);
+                if rng.chance(50) {
+                    Action::KillServer { server: Server::Store, outage_ms, lag_ms: rng.between(0, 100) }
+                } else {
+                    Action::StopServer { server: Server::Store, outage_ms }
+                }
+            }
+            Self::StepDown => Action::StepDown { span_ms: rng.pick(&[100, 1_000, 12_000]) },
+            Self::Reset => Action::Reset { processor, server },
+            Self::Sever => Action::Sever {
+                processor,
+                server,
+                span_ms: rng.pick(&[0, 1_000, 20_000]),
+                server_notices_ms: rng.pick(&[1_000, 10_000, 240_000]),
+            },
+            Self::FreezeLink => Action::FreezeLink {
+                processor,
+                server,
+                direction: rng.pick(&[Direction::Up, Direction::Down]),
+                span_ms: rng.pick(&[500, 2_000, wait + 100, 20_000]),
+            },
+            Self::LoseAnswer => Action::LoseAnswer,
+            Self::FailStore => {
+                let fault = rng.pick(&[
+                    StoreFault::NotPrimary,
+                    StoreFault::WriteConflict,
+                    StoreFault::TimedOut,
+                    StoreFault::Unauthorized,
+                ]);
+                match rng.between(0, 2) {
+                    0 => Action::FailBefore(fault),
+                    1 => Action::FailAfter(fault),
+                    _ => Action::Race,
+                }
+            }
+            Self::Slow => Action::Slow { span_ms: rng.pick(&[100, 1_000, 5_000, 40_000]) },
+            Self::LoseReport => Action::LoseReport,
+            Self::SetAckWait => Action::SetAckWait { ack_wait_ms: rng.pick(&[4_000, 9_000, 30_000]) },
+        }
+    }
+}
+
+/// Whether the action is about the very thing that triggers it.
+fn is_tied(action: &Action) -> bool {
+    match action {
+        Action::LoseAnswer
+        | Action::FailBefore(_)
+        | Action::FailAfter(_)
+        | Action::Race
+        | Action::Slow { .. }
+        | Action::LoseReport => true,
+        Action::Kill { .. }
+        | Action::Freeze { .. }
+        | Action::Rollout { .. }
+        | Action::KillServer { .. }
+        | Action::StopServer { .. }
+        | Action::StepDown { .. }
+        | Action::Reset { .. }
+        | Action::Sever { .. }
+        | Action::FreezeLink { .. }
+        | Action::SetAckWait { .. } => false,
+    }
+}
+
+fn faults(rng: &mut Rng, processors: u64, options: &Options) -> Vec<Fault> {
+    if rng.chance(10) {
+        return vec![];
+    }
+    let mut mix: Vec<Drawn> = Drawn::ALL.into_iter().filter(|_| rng.chance(30)).collect();
+    if mix.is_empty() {
+        mix.push(Drawn::Kill);
+    }
+    let count = rng.pick(&[1, 1, 2, 3, 5, 8]);
+    let fault = |rng: &mut Rng| {
+        let drawn = rng.pick(&mix);
+        let what = drawn.action(rng, processors, options);
+        Fault { when: trigger(rng, drawn, processors), what }
+    };
+    (0..count).map(|_| fault(rng)).collect()
+}
+
+/// Most faults come while something is under way.
+fn trigger(rng: &mut Rng, drawn: Drawn, processors: u64) -> Trigger {
+    let processor = usize::try_from(rng.between(0, processors - 1)).unwrap_or(0);
+    let moment = rng.pick(&[Moment::Before, Moment::After]);
+    let near = rng.pick(&[3, 8, 20, 60]);
+    let nth = rng.between(1, near);
+    match drawn {
+        Drawn::LoseReport => Trigger::Effect { processor, kind: Kind::Any, nth, moment: Moment::Before },
+        Drawn::LoseAnswer => {
+            let server = rng.pick(&[Server::Broker, Server::Store]);
+            Trigger::Arrival { server, nth, moment: Moment::Before }
+        }
+        Drawn::FailStore | Drawn::Slow => Trigger::Arrival { server: Server::Store, nth, moment: Moment::Before },
+        Drawn::Kill
+        | Drawn::Freeze
+        | Drawn::Rollout
+        | Drawn::Broker
+        | Drawn::Store
+        | Drawn::StepDown
+        | Drawn::Reset
+        | Drawn::Sever
+        | Drawn::FreezeLink
+        | Drawn::SetAckWait => match rng.between(0, 9) {
+            0..=3 => Trigger::AtMs(rng.between(0, HOSTILE_MS)),
+            4..=7 => {
+                let kind = rng.pick(&Kind::ALL);
+                let nth = if kind == Kind::Any { nth } else { rng.between(1, 4) };
+                Trigger::Effect { processor, kind, nth, moment }
+            }
+            _ => Trigger::Arrival { server: rng.pick(&[Server::Broker, Server::Store]), nth, moment },
+        },
+    }
+}

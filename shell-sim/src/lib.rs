@@ -1,0 +1,20 @@
+//! The simulated world: everything around the processor's core, deterministic and without I/O.
+
+pub mod broker;
+mod bug;
+pub mod explore;
+mod generate;
+mod ledger;
+pub mod plan;
+mod property;
+mod rng;
+mod runtime;
+mod seen;
+pub mod store;
+mod world;
+
+pub use self::{
+    bug::Bug,
+    plan::Plan,
+    world::{Outcome, Points, Recording, Stats, Violation},
+};

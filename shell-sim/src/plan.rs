@@ -1,0 +1,427 @@
+//! What a run is made of: printable data, from which the run follows byte for byte.
+
+use std::{fmt, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use transcript_core::{Settings, Time, ids::Session};
+
+use crate::bug::Bug;
+
+/// A whole run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Plan {
+    /// Where the network's delays come from.
+    pub seed: u64,
+    /// How many processors there are from the start.
+    pub processors: usize,
+    /// How everything is set.
+    pub options: Options,
+    /// The calls.
+    pub calls: Vec<Call>,
+    /// What goes wrong.
+    pub faults: Vec<Fault>,
+    /// When everything that is broken is mended and nothing more breaks; `None` lets every fault come to its own end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heals_at_ms: Option<u64>,
+    /// The fault that was put into the product.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bug: Option<Bug>,
+}
+
+/// How everything is set. Times are in the unit that their name ends in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Options {
+    /// The quiet period of a call.
+    pub quiet_period_ms: u64,
+    /// The most counts of a call.
+    pub settle_rounds: u32,
+    /// The ack wait.
+    pub ack_wait_ms: u64,
+    /// The most deliveries of a message.
+    pub max_deliver: u64,
+    /// The jobs of one processor.
+    pub max_in_flight: usize,
+    /// The segments of a page.
+    pub page_size: u32,
+    /// How long a step is tried again in place.
+    pub patience_ms: u64,
+    /// How long a shell waits for an answer; the core waits four times as long.
+    pub answer_timeout_ms: u64,
+    /// The duplicate window that the stream is given, and for which one notification a call is promised.
+    pub window_ms: u64,
+    /// The shortest delay of a message.
+    pub delay_us: u64,
+    /// How much longer a delay may be.
+    pub jitter_us: u64,
+    /// By how much the calendar of each processor is ahead of the servers', or behind; processors without an entry agree.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub skews_ms: Vec<i64>,
+}
+
+/// A call as its transcriber plays it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Call {
+    /// The conversation.
+    pub conversation: String,
+    /// The session.
+    pub session: String,
+    /// What is saved, and when.
+    pub segments: Vec<SegmentSaved>,
+    /// What is published at the end, and when.
+    pub ends: Vec<End>,
+}
+
+/// One save of a segment. The same index twice is a segment saved twice.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SegmentSaved {
+    /// When.
+    pub at_ms: u64,
+    /// Its place in the call.
+    pub index: i64,
+    /// Who speaks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speaker: Option<String>,
+    /// What is said.
+    pub text: String,
+}
+
+/// One publication of a call's end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct End {
+    /// When.
+    pub at_ms: u64,
+    /// What.
+    pub payload: EndPayload,
+}
+
+/// What is published at the end of a call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum EndPayload {
+    /// The contract's payload with so many segments announced.
+    Announces(u64),
+    /// These bytes, which no processor can take.
+    Malformed(String),
+}
+
+/// Something that goes wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Fault {
+    /// When.
+    pub when: Trigger,
+    /// What.
+    pub what: Action,
+}
+
+/// When a fault happens. Places are counted from 1, over the whole run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum Trigger {
+    /// At a time.
+    AtMs(u64),
+    /// Around an effect that a processor performs, heartbeats included.
+    Effect {
+        /// The processor.
+        processor: usize,
+        /// Which kind is counted.
+        kind: Kind,
+        /// Which of them.
+        nth: u64,
+        /// Before it or after it.
+        moment: Moment,
+    },
+    /// Around the arrival of something at a server.
+    Arrival {
+        /// Where.
+        server: Server,
+        /// Which arrival.
+        nth: u64,
+        /// Before it or after it.
+        moment: Moment,
+    },
+}
+
+/// On which side of a point.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Moment {
+    /// Just before.
+    Before,
+    /// Just after.
+    After,
+}
+
+/// The effects of a processor, in the order of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Kind {
+    /// Every one.
+    Any,
+    /// Counts.
+    Count,
+    /// Loads.
+    Load,
+    /// Saves.
+    Save,
+    /// Notifications.
+    Publish,
+    /// Marks.
+    Mark,
+    /// Acknowledgements of all kinds.
+    Acknowledge,
+    /// `+WPI`.
+    Heartbeat,
+}
+
+impl Kind {
+    /// All of them.
+    pub(crate) const ALL: [Self; 8] =
+        [Self::Any, Self::Count, Self::Load, Self::Save, Self::Publish, Self::Mark, Self::Acknowledge, Self::Heartbeat];
+}
+
+/// One of the two servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Server {
+    /// NATS.
+    Broker,
+    /// MongoDB.
+    Store,
+}
+
+/// Which way a message goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Direction {
+    /// From the processor to the server.
+    Up,
+    /// From the server to the processor.
+    Down,
+}
+
+/// What goes wrong, and why it can. Spans and outages are the time until it is mended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum Action {
+    /// SIGKILL; its supervisor starts it again.
+    Kill {
+        /// The processor.
+        processor: usize,
+        /// How long it is gone.
+        outage_ms: u64,
+    },
+    /// SIGSTOP, and SIGCONT.
+    Freeze {
+        /// The processor.
+        processor: usize,
+        /// How long it stands still.
+        span_ms: u64,
+    },
+    /// SIGTERM, and a new one once it has drained.
+    Rollout {
+        /// The processor.
+        processor: usize,
+        /// How long it is gone.
+        outage_ms: u64,
+    },
+    /// A server is killed: what it had not written is lost.
+    KillServer {
+        /// Which.
+        server: Server,
+        /// How long it is gone.
+        outage_ms: u64,
+        /// How far back its last write was; the real servers write every 100 ms at the latest.
+        lag_ms: u64,
+    },
+    /// A server stops in order.
+    StopServer {
+        /// Which.
+        server: Server,
+        /// How long it is gone.
+        outage_ms: u64,
+    },
+    /// MongoDB's primary steps down.
+    StepDown {
+        /// How long there is none.
+        span_ms: u64,
+    },
+    /// A connection is reset: both ends see it.
+    Reset {
+        /// The processor.
+        processor: usize,
+        /// To which server.
+        server: Server,
+    },
+    /// A connection dies silently, as when a router forgets it: each end finds out by itself.
+    Sever {
+        /// The processor.
+        processor: usize,
+        /// To which server.
+        server: Server,
+        /// How long no new connection can be made.
+        span_ms: u64,
+        /// When the server finds out.
+        server_notices_ms: u64,
+    },
+    /// Nothing arrives in one direction until it thaws, as when packets are lost and sent again.
+    FreezeLink {
+        /// The processor.
+        processor: usize,
+        /// To or from which server.
+        server: Server,
+        /// Which way.
+        direction: Direction,
+        /// For how long.
+        span_ms: u64,
+    },
+    /// The answer to the arrival that this is tied to is lost; everything else happens.
+    LoseAnswer,
+    /// The command that arrives at MongoDB fails, undone.
+    FailBefore(StoreFault),
+    /// The command that arrives at MongoDB is done and fails all the same.
+    FailAfter(StoreFault),
+    /// The save that arrives at MongoDB loses a race with another upsert of the same `_id`.
+    Race,
+    /// The command that arrives at MongoDB is answered late.
+    Slow {
+        /// How late.
+        span_ms: u64,
+    },
+    /// A worker of the shell dies over the effect that this is tied to: its report never comes.
+    LoseReport,
+    /// The operator gives the consumer another ack wait; processors learn it when they start.
+    SetAckWait {
+        /// The new one.
+        ack_wait_ms: u64,
+    },
+}
+
+/// How a command at MongoDB fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum StoreFault {
+    /// No primary.
+    NotPrimary,
+    /// The storage engine gave up on a conflict.
+    WriteConflict,
+    /// The wait for a majority ran out.
+    TimedOut,
+    /// Permissions were taken away.
+    Unauthorized,
+}
+
+impl Plan {
+    /// How many things happen: saves of segments, ends, faults.
+    #[must_use]
+    pub fn events(&self) -> usize {
+        self.faults.len() + self.calls.iter().map(|call| call.segments.len() + call.ends.len()).sum::<usize>()
+    }
+}
+
+impl Options {
+    /// The project's defaults on a quick network.
+    #[must_use]
+    pub fn quick() -> Self {
+        Self {
+            quiet_period_ms: 2_000,
+            settle_rounds: 5,
+            ack_wait_ms: 6_000,
+            max_deliver: 5,
+            max_in_flight: 8,
+            page_size: 2,
+            patience_ms: 600_000,
+            answer_timeout_ms: 7_500,
+            window_ms: 86_400_000,
+            delay_us: 150,
+            jitter_us: 0,
+            skews_ms: vec![],
+        }
+    }
+
+    /// The core's settings.
+    #[must_use]
+    pub fn core(&self) -> Settings {
+        Settings {
+            quiet_period: millis(self.quiet_period_ms),
+            settle_rounds: self.settle_rounds,
+            ack_wait: millis(self.ack_wait_ms),
+            max_in_flight: self.max_in_flight,
+            page_size: self.page_size,
+            patience: millis(self.patience_ms),
+            answer_timeout: millis(self.answer_timeout_ms * 4),
+            ..Settings::default()
+        }
+    }
+}
+
+impl Call {
+    /// A call of one segment, announced as it is.
+    #[must_use]
+    pub fn short(conversation: &str, session: &str, ends_at_ms: u64) -> Self {
+        let text = "Shall we begin?".to_owned();
+        Self {
+            conversation: conversation.to_owned(),
+            session: session.to_owned(),
+            segments: vec![SegmentSaved { at_ms: 0, index: 0, speaker: Some("Ada".to_owned()), text }],
+            ends: vec![End { at_ms: ends_at_ms, payload: EndPayload::Announces(1) }],
+        }
+    }
+
+    /// The session, checked.
+    #[must_use]
+    pub fn ids(&self) -> Session {
+        Session::new(&self.conversation, &self.session).expect("a plan's ids are valid")
+    }
+}
+
+pub(crate) fn millis(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+pub(crate) fn at_ms(count: u64) -> Time {
+    Time::ZERO.after(millis(count))
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.when {
+            Trigger::AtMs(at) => write!(f, "at {at} ms: ")?,
+            Trigger::Effect { processor, kind, nth, moment } => {
+                write!(f, "{moment:?} effect {nth} ({kind:?}) of processor {processor}: ")?;
+            }
+            Trigger::Arrival { server, nth, moment } => write!(f, "{moment:?} arrival {nth} at the {server:?}: ")?,
+        }
+        write!(f, "{:?}", self.what)
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bug = self.bug.map(|bug| format!(", with the planted bug {bug}")).unwrap_or_default();
+        writeln!(f, "{} processor(s), {} event(s), seed {}{bug}", self.processors, self.events(), self.seed)?;
+        writeln!(f, "  {:?}", self.options)?;
+        for call in &self.calls {
+            writeln!(f, "  call {:?} {:?}", call.conversation, call.session)?;
+            for segment in &call.segments {
+                let SegmentSaved { at_ms, index, speaker, text } = segment;
+                writeln!(f, "    at {at_ms} ms: segment {index} of {speaker:?}: {text:?}")?;
+            }
+            for end in &call.ends {
+                writeln!(f, "    at {} ms: end {:?}", end.at_ms, end.payload)?;
+            }
+        }
+        for fault in &self.faults {
+            writeln!(f, "  {fault}")?;
+        }
+        match self.heals_at_ms {
+            Some(at) => write!(f, "  everything is mended at {at} ms"),
+            None => write!(f, "  every fault comes to its own end"),
+        }
+    }
+}

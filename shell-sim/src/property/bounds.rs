@@ -1,0 +1,50 @@
+//! What never grows, and what never stands still.
+
+use transcript_core::Time;
+
+use super::{Property, TheEnd};
+use crate::{ledger::Ledger, seen::Seen};
+
+/// A wake-up that was served is not asked for again.
+pub(super) struct DeadlinesMove;
+
+impl Property for DeadlinesMove {
+    fn name(&self) -> &'static str {
+        "DeadlinesMove"
+    }
+
+    fn saw(&mut self, now: Time, seen: &Seen<'_>, _: &Ledger) -> Result<(), String> {
+        let Seen::Waits { served: Some(served), next: Some(next), .. } = seen else { return Ok(()) };
+        if served == next {
+            return Err(format!("{served:?} was served at {now:?} and is asked for again"));
+        }
+        Ok(())
+    }
+}
+
+/// No more jobs than asked for, and none left over at the end.
+pub(super) struct MemoryStaysWithinBounds;
+
+impl Property for MemoryStaysWithinBounds {
+    fn name(&self) -> &'static str {
+        "MemoryStaysWithinBounds"
+    }
+
+    fn saw(&mut self, _: Time, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
+        let Seen::Waits { processor, jobs, overflowed, .. } = seen else { return Ok(()) };
+        // A pull that was served just before its connection broke may come on top of the next one.
+        let most = ledger.plan.options.max_in_flight * 2;
+        if *jobs > most || *overflowed > 0 {
+            return Err(format!("processor {processor} has {jobs} jobs, {overflowed} overflowed; {most} are allowed"));
+        }
+        Ok(())
+    }
+
+    fn at_end(&mut self, _: Time, _: &Ledger, end: &TheEnd) -> Result<(), String> {
+        let left = end.jobs.iter().flatten().find(|jobs| !jobs.is_empty());
+        match left {
+            Some(jobs) if end.unsettled == 0 => Err(format!("jobs are left over: {jobs}")),
+            Some(_) | None => Ok(()),
+        }
+    }
+}

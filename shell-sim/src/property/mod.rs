@@ -1,0 +1,69 @@
+//! What must be true whatever happens: one object for each promise, its name a sentence.
+//!
+//! | property | says |
+//! |---|---|
+//! | `AckOnlyAfterSummaryAndNotification` | when an ack comes to the broker, the call's summary is stored and announced |
+//! | `OneNotificationPerKeyWithinTheWindow` | two notifications of a key are at least the promised window apart |
+//! | `ANotificationTellsAStoredSummary` | a notification tells of a summary that is stored, with no more segments |
+//! | `SummaryNeverGoesBack` | no save leaves fewer segments than were stored, or takes a mark away |
+//! | `CompleteIsTrueOnlyWhenItIs` | `complete` is what the stored summary's own numbers say |
+//! | `SummaryIsWhatItsSegmentsGive` | a saved summary is what the pages that its job loaded give |
+//! | `WhatCameInTheQuietPeriodIsCounted` | a summary has every segment that was stored in the quiet period after the end |
+//! | `EveryRedeliveryHasACause` | a healthy run is delivered once: every further delivery follows a fault that explains it |
+//! | `HeartbeatWhileAlive` | no message is longer than a third of the ack wait with a living process without a heartbeat |
+//! | `OnlyTheImpossibleIsTerminated` | a term comes with a reason, for payloads that nobody can process, which get nothing else |
+//! | `EverySessionEndsOnceFaultsStop` | what was owed has arrived when the world has been whole for long enough |
+//! | `DeadlinesMove` | a wake-up that was served is not asked for again |
+//! | `MemoryStaysWithinBounds` | no more jobs than asked for, and none left over at the end |
+
+mod announced;
+mod bounds;
+mod delivered;
+mod summarised;
+
+use transcript_core::Time;
+
+use crate::{ledger::Ledger, seen::Seen};
+
+/// A promise that is checked as the run goes and at its end.
+pub(crate) trait Property {
+    /// Its name, a sentence.
+    fn name(&self) -> &'static str;
+
+    /// Looks at what happened, after the ledger has it; an error says how the promise is broken.
+    fn saw(&mut self, now: Time, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String>;
+
+    /// Looks at the world when it has come to rest, or should have.
+    fn at_end(&mut self, now: Time, ledger: &Ledger, end: &TheEnd) -> Result<(), String> {
+        let _ = (now, ledger, end);
+        Ok(())
+    }
+}
+
+/// How a world stands at its end.
+#[derive(Debug)]
+pub(crate) struct TheEnd {
+    /// Messages that the broker has yet to see the end of.
+    pub(crate) unsettled: u64,
+    /// The jobs of each processor in words; `None` where it is down.
+    pub(crate) jobs: Vec<Option<String>>,
+}
+
+/// All promises.
+pub(crate) fn all() -> Vec<Box<dyn Property>> {
+    vec![
+        Box::new(announced::AckOnlyAfterSummaryAndNotification),
+        Box::new(announced::OneNotificationPerKeyWithinTheWindow),
+        Box::new(announced::ANotificationTellsAStoredSummary),
+        Box::<summarised::SummaryNeverGoesBack>::default(),
+        Box::new(summarised::CompleteIsTrueOnlyWhenItIs),
+        Box::<summarised::SummaryIsWhatItsSegmentsGive>::default(),
+        Box::new(summarised::WhatCameInTheQuietPeriodIsCounted),
+        Box::new(delivered::EveryRedeliveryHasACause),
+        Box::<delivered::HeartbeatWhileAlive>::default(),
+        Box::new(delivered::OnlyTheImpossibleIsTerminated),
+        Box::new(delivered::EverySessionEndsOnceFaultsStop),
+        Box::new(bounds::DeadlinesMove),
+        Box::new(bounds::MemoryStaysWithinBounds),
+    ]
+}

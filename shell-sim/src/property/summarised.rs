@@ -1,0 +1,136 @@
+//! What summaries say.
+
+use std::collections::BTreeMap;
+
+use transcript_core::{
+    Effect, Report, Stored, Time,
+    ids::{JobId, Key},
+    summary::Summarizer,
+};
+
+use super::Property;
+use crate::{ledger::Ledger, plan::millis, seen::Seen};
+
+/// No save leaves fewer segments than were stored, or takes a mark away; and nothing that was answered is lost.
+#[derive(Default)]
+pub(super) struct SummaryNeverGoesBack {
+    stored: BTreeMap<Key, Stored>,
+}
+
+impl Property for SummaryNeverGoesBack {
+    fn name(&self) -> &'static str {
+        "SummaryNeverGoesBack"
+    }
+
+    fn saw(&mut self, _: Time, seen: &Seen<'_>, _: &Ledger) -> Result<(), String> {
+        let Seen::Saved { key, before, after } = seen else { return Ok(()) };
+        let known = self.stored.insert((*key).clone(), after.stored());
+        for earlier in [known, *before].into_iter().flatten() {
+            if after.summary.segments < earlier.segments {
+                let (had, has) = (earlier.segments, after.summary.segments);
+                return Err(format!("{key} had {had} segments and has {has}"));
+            }
+            if before.is_some_and(|before| before.notified.is_some()) && after.notified.is_none() {
+                return Err(format!("{key} lost the mark that it was announced"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `complete` is what the stored summary's own numbers say, and those announced are a transcriber's.
+pub(super) struct CompleteIsTrueOnlyWhenItIs;
+
+impl Property for CompleteIsTrueOnlyWhenItIs {
+    fn name(&self) -> &'static str {
+        "CompleteIsTrueOnlyWhenItIs"
+    }
+
+    fn saw(&mut self, _: Time, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
+        let Seen::Saved { key, after, .. } = seen else { return Ok(()) };
+        let summary = &after.summary;
+        let complete = summary.segments >= summary.published_segments;
+        if summary.complete != complete {
+            let (has, announced) = (summary.segments, summary.published_segments);
+            return Err(format!("{key} says complete: {}, with {has} of {announced} segments", summary.complete));
+        }
+        let announced = ledger.ends_of(&summary.session.key()).any(|end| end.announced == summary.published_segments);
+        if announced { Ok(()) } else { Err(format!("{key}: nobody announced {} segments", summary.published_segments)) }
+    }
+}
+
+/// A saved summary is what the pages that its job loaded give.
+#[derive(Default)]
+pub(super) struct SummaryIsWhatItsSegmentsGive {
+    loaded: BTreeMap<(usize, JobId), Summarizer>,
+    /// What there was of a job before its last page.
+    before: Option<((usize, JobId), Summarizer)>,
+}
+
+impl Property for SummaryIsWhatItsSegmentsGive {
+    fn name(&self) -> &'static str {
+        "SummaryIsWhatItsSegmentsGive"
+    }
+
+    fn saw(&mut self, _: Time, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
+        if let Seen::Ended { processor, .. } = seen {
+            self.loaded.retain(|(of, _), _| of != processor);
+        }
+        if let Seen::Reported { .. } = seen {
+            self.before = None;
+        }
+        if let Seen::Reported { processor, id, report: Report::Loaded(page) } = seen {
+            let limits = ledger.plan.options.core().limits;
+            let job = (*processor, id.job);
+            let summarizer = self.loaded.entry(job).or_insert_with(|| Summarizer::new(limits));
+            self.before = Some((job, summarizer.clone()));
+            for segment in &page.segments {
+                summarizer.push(segment);
+            }
+        }
+        if let Seen::Ignored { processor, id } = seen
+            && let Some((job, summarizer)) = self.before.take_if(|(job, _)| *job == (*processor, id.job))
+        {
+            self.loaded.insert(job, summarizer);
+        }
+        let Seen::Asked { processor, id, effect: Effect::Save { summary } } = seen else { return Ok(()) };
+        let Some(summarizer) = self.loaded.remove(&(*processor, id.job)) else { return Ok(()) };
+        let given = summarizer.finish(&summary.session, summary.published_segments, summary.updated_at);
+        let same = given.segments == summary.segments
+            && given.words == summary.words
+            && given.speakers == summary.speakers
+            && given.longest_turns == summary.longest_turns
+            && given.questions == summary.questions;
+        if same { Ok(()) } else { Err(format!("{} is not what its pages give", summary.key)) }
+    }
+}
+
+/// A summary has every segment that was stored in the quiet period after the end.
+pub(super) struct WhatCameInTheQuietPeriodIsCounted;
+
+/// The two calendars that a job compares are read in whole milliseconds.
+const CALENDAR_MS: u64 = 2;
+
+impl Property for WhatCameInTheQuietPeriodIsCounted {
+    fn name(&self) -> &'static str {
+        "WhatCameInTheQuietPeriodIsCounted"
+    }
+
+    fn saw(&mut self, _: Time, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
+        let Seen::Saved { key, after, .. } = seen else { return Ok(()) };
+        let options = &ledger.plan.options;
+        if options.skews_ms.iter().any(|skew| *skew != 0) {
+            return Ok(());
+        }
+        let session = &after.summary.session.session_id;
+        let ended = ledger.ends_of(key).map(|end| end.stored_at).min();
+        let Some(ended) = ended else { return Ok(()) };
+        let quiet = millis(options.quiet_period_ms.saturating_sub(CALENDAR_MS));
+        let stored = ledger.segments_by(session, ended.after(quiet));
+        let has = after.summary.segments;
+        if has < stored {
+            return Err(format!("{key} has {has} segments, {stored} were there when its quiet period ended"));
+        }
+        Ok(())
+    }
+}

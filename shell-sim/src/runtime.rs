@@ -1,0 +1,218 @@
+//! Tasks under a virtual clock: everything that can run runs, then the clock jumps to the next timer.
+//!
+//! The tasks are those of smol's `LocalExecutor`, one executor for each process, so that a process is killed by dropping
+//! its executor and frozen by not running it. Nothing here depends on a thread, a real clock or an order of hashes: ready
+//! tasks run in the order in which they were woken, timers fire in the order of their time and then of their making.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::{BTreeMap, VecDeque},
+    pin::Pin,
+    rc::Rc,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use transcript_core::Time;
+
+/// The world's clock and its timers.
+#[derive(Debug, Default)]
+pub(crate) struct Clock {
+    now: Cell<Time>,
+    timers: RefCell<BTreeMap<(Time, u64), Waker>>,
+    made: Cell<u64>,
+}
+
+impl Clock {
+    pub(crate) fn now(&self) -> Time {
+        self.now.get()
+    }
+
+    pub(crate) fn sleep_until(self: &Rc<Self>, at: Time) -> Sleep {
+        Sleep { clock: Rc::clone(self), at, entry: None }
+    }
+
+    pub(crate) fn sleep(self: &Rc<Self>, span: Duration) -> Sleep {
+        self.sleep_until(self.now().after(span))
+    }
+
+    /// When the next timer fires.
+    pub(crate) fn next_timer(&self) -> Option<Time> {
+        self.timers.borrow().first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// Jumps to `at` and fires what is due.
+    pub(crate) fn jump(&self, at: Time) {
+        self.now.set(self.now().max(at));
+        loop {
+            let due = {
+                let mut timers = self.timers.borrow_mut();
+                match timers.first_entry() {
+                    Some(first) if first.key().0 <= at => first.remove(),
+                    Some(_) | None => return,
+                }
+            };
+            due.wake();
+        }
+    }
+}
+
+/// Waits until the clock shows a time.
+#[derive(Debug)]
+pub(crate) struct Sleep {
+    clock: Rc<Clock>,
+    at: Time,
+    entry: Option<u64>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if self.clock.now() >= self.at {
+            return Poll::Ready(());
+        }
+        let entry = self.entry.unwrap_or_else(|| {
+            let made = self.clock.made.get() + 1;
+            self.clock.made.set(made);
+            made
+        });
+        self.entry = Some(entry);
+        let replaced = self.clock.timers.borrow_mut().insert((self.at, entry), context.waker().clone());
+        drop(replaced);
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(entry) = self.entry {
+            let removed = self.clock.timers.borrow_mut().remove(&(self.at, entry));
+            drop(removed);
+        }
+    }
+}
+
+/// What one task puts and another takes, in order.
+#[derive(Debug)]
+pub(crate) struct Queue<T> {
+    items: RefCell<VecDeque<T>>,
+    waiting: RefCell<Option<Waker>>,
+}
+
+impl<T> Default for Queue<T> {
+    fn default() -> Self {
+        Self { items: RefCell::default(), waiting: RefCell::default() }
+    }
+}
+
+impl<T> Queue<T> {
+    pub(crate) fn push(&self, item: T) {
+        self.items.borrow_mut().push_back(item);
+        self.wake();
+    }
+
+    pub(crate) fn pop(&self) -> Option<T> {
+        self.items.borrow_mut().pop_front()
+    }
+
+    pub(crate) async fn take(&self) -> T {
+        std::future::poll_fn(|context| match self.pop() {
+            Some(item) => Poll::Ready(item),
+            None => {
+                self.waiting.replace(Some(context.waker().clone()));
+                Poll::Pending
+            }
+        })
+        .await
+    }
+
+    fn wake(&self) {
+        let waiting = self.waiting.borrow_mut().take();
+        if let Some(waiting) = waiting {
+            waiting.wake();
+        }
+    }
+}
+
+/// Something that one task is told, however often it was said.
+pub(crate) type Bell = Slot<()>;
+
+/// The last thing that was put, for one task to take.
+#[derive(Debug)]
+pub(crate) struct Slot<T> {
+    item: RefCell<Option<T>>,
+    waiting: RefCell<Option<Waker>>,
+}
+
+impl<T> Default for Slot<T> {
+    fn default() -> Self {
+        Self { item: RefCell::default(), waiting: RefCell::default() }
+    }
+}
+
+impl<T> Slot<T> {
+    pub(crate) fn put(&self, item: T) {
+        self.item.replace(Some(item));
+        let waiting = self.waiting.borrow_mut().take();
+        if let Some(waiting) = waiting {
+            waiting.wake();
+        }
+    }
+
+    pub(crate) async fn take(&self) -> T {
+        std::future::poll_fn(|context| match self.item.borrow_mut().take() {
+            Some(item) => Poll::Ready(item),
+            None => {
+                self.waiting.replace(Some(context.waker().clone()));
+                Poll::Pending
+            }
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use smol::LocalExecutor;
+
+    use super::*;
+
+    #[test]
+    fn the_clock_jumps_from_timer_to_timer_in_order() {
+        let clock = Rc::new(Clock::default());
+        let woken = Rc::new(RefCell::new(vec![]));
+        let executor = LocalExecutor::new();
+        for (name, seconds) in [("b", 2), ("a", 1), ("c", 2)] {
+            let (clock, woken) = (Rc::clone(&clock), Rc::clone(&woken));
+            let task = executor.spawn(async move {
+                clock.sleep(Duration::from_secs(seconds)).await;
+                woken.borrow_mut().push((name, clock.now().as_micros()));
+            });
+            task.detach();
+        }
+        while executor.try_tick() {}
+        while let Some(at) = clock.next_timer() {
+            clock.jump(at);
+            while executor.try_tick() {}
+        }
+        assert_eq!(*woken.borrow(), [("a", 1_000_000), ("b", 2_000_000), ("c", 2_000_000)]);
+    }
+
+    #[test]
+    fn a_dropped_executor_takes_its_tasks_and_their_timers_along() {
+        let clock = Rc::new(Clock::default());
+        let executor = LocalExecutor::new();
+        let (held, sleeping) = (Rc::new(()), Rc::clone(&clock));
+        let holds = Rc::clone(&held);
+        let task = executor.spawn(async move {
+            sleeping.sleep(Duration::from_secs(1)).await;
+            drop(holds);
+        });
+        task.detach();
+        while executor.try_tick() {}
+        assert_eq!((Rc::strong_count(&held), clock.next_timer().is_some()), (2, true));
+        drop(executor);
+        assert_eq!((Rc::strong_count(&held), clock.next_timer()), (1, None));
+    }
+}

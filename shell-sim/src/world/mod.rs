@@ -1,0 +1,477 @@
+//! The world of one plan: the servers, the network, the people, and the processors in their processes.
+//!
+//! A kill drops a process's executor, and with it its tasks and its core, at that instant; what it had sent still
+//! arrives. A frozen process is not run, while everything for it queues.
+
+mod faults;
+mod link;
+mod mongo;
+mod nats;
+mod operator;
+mod puller;
+mod shell;
+mod transcriber;
+pub(crate) mod watch;
+
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    time::Duration,
+};
+
+use smol::LocalExecutor;
+use transcript_core::{
+    Time, WallTime,
+    contract::{CONSUMER, SESSION_ENDED_SUBJECT, TRANSCRIPTION_STREAM, TRANSCRIPTION_SUBJECTS},
+};
+
+pub use self::{
+    faults::Points,
+    watch::{Recording, Violation},
+};
+use self::{
+    faults::{Faults, Point, Twist},
+    mongo::Mongo,
+    nats::Nats,
+    shell::Handles,
+    watch::Watch,
+};
+use crate::{
+    broker::{ApiCall, Broker, ClientId, ConsumerAction, ConsumerConfig, Inbox, Input, Request, StreamConfig, Tuning},
+    bug::Bug,
+    plan::{Plan, Trigger, at_ms, millis},
+    property::TheEnd,
+    rng::Rng,
+    runtime::Clock,
+    seen::{Ending, Seen},
+};
+
+/// The servers' calendar at the start of a world, in milliseconds since the Unix epoch.
+const EPOCH_MS: i64 = 1_700_000_000_000;
+/// How long a whole world may take to deliver what it owes: longer than all pauses of the product together.
+const OWED_WITHIN: Duration = Duration::from_secs(300);
+/// The most steps of a run without the clock moving.
+const STEPS_AT_ONE_TIME: u64 = 5_000_000;
+/// The window of the planted bug.
+const TWO_MINUTES_MS: u64 = 120_000;
+
+pub(crate) struct World {
+    pub(crate) clock: Rc<Clock>,
+    pub(crate) plan: Rc<Plan>,
+    nats: Nats,
+    mongo: Mongo,
+    pub(crate) watch: RefCell<Watch>,
+    /// The consumer's ack wait as it is now.
+    pub(crate) ack_wait: Cell<Duration>,
+    faults: Faults,
+    delays: RefCell<Rng>,
+    /// Everything that is no process of ours.
+    surroundings: LocalExecutor<'static>,
+    processes: Vec<RefCell<Process>>,
+    somebody_is_doomed: Cell<bool>,
+    /// Faults that are effective and not yet mended.
+    under_way: Cell<u32>,
+    last_mended: Cell<Time>,
+    transcribers: Cell<u32>,
+    steps: Cell<u64>,
+    first_fault: Cell<Option<Time>>,
+    /// How long the store was in trouble, all faults together.
+    store_trouble: Cell<Duration>,
+}
+
+/// One processor's place: its process comes and goes.
+#[derive(Default)]
+struct Process {
+    executor: Option<Rc<LocalExecutor<'static>>>,
+    handles: Option<Handles>,
+    starts: u64,
+    frozen: u32,
+    doomed: bool,
+    restart_after: Option<Duration>,
+}
+
+impl Process {
+    fn in_flight(&self) -> usize {
+        self.handles.as_ref().map_or(0, |handles| handles.core.borrow().in_flight())
+    }
+
+    /// The jobs in words; `None` where the process is down.
+    fn jobs(&self) -> Option<String> {
+        let states = self.handles.as_ref()?.core.borrow().states();
+        Some(states.iter().map(|(state, count)| format!("{count} {state} ")).collect())
+    }
+}
+
+/// What a run came to.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The promise that was broken, if one was.
+    pub violation: Option<Violation>,
+    /// One line for each thing that happened, if it was recorded.
+    pub trace: Option<String>,
+    /// Numbers.
+    pub stats: Stats,
+}
+
+/// Numbers of a run.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// How long the world went on, in microseconds.
+    pub virtual_us: u64,
+    /// How often a task ran.
+    pub steps: u64,
+    /// Hand-overs of ends.
+    pub deliveries: u64,
+    /// Summaries stored.
+    pub summaries: u64,
+    /// Notifications in the stream.
+    pub notifications: u64,
+    /// Ends whose attempts were all burnt by faults.
+    pub exhausted: u64,
+    /// When the last end was acknowledged or terminated, in microseconds.
+    pub settled_us: u64,
+    /// When the first fault happened, in microseconds.
+    pub first_fault_us: Option<u64>,
+    /// The points that were passed.
+    pub points: Points,
+    /// Those that had been passed when the first fault happened.
+    pub at_first_fault: Option<Points>,
+}
+
+impl Outcome {
+    /// Tells traces apart: the 64-bit FNV-1a hash of the trace, if it was recorded.
+    #[must_use]
+    pub fn digest(&self) -> Option<String> {
+        let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        let hash = self.trace.as_ref()?.bytes().fold(0xcbf2_9ce4_8422_2325, mix);
+        Some(format!("{hash:016x}"))
+    }
+}
+
+impl Plan {
+    /// Plays the plan.
+    ///
+    /// # Panics
+    ///
+    /// Where the plan has a planted bug and none is compiled in.
+    #[must_use]
+    pub fn run(&self, recording: Recording) -> Outcome {
+        assert!(self.bug.is_none() || Bug::are_compiled(), "build with --features planted-bugs to run this plan");
+        let world = World::new(self, recording);
+        world.set_up();
+        world.go_on();
+        world.finish()
+    }
+}
+
+impl World {
+    fn new(plan: &Plan, recording: Recording) -> Rc<Self> {
+        let plan = Rc::new(plan.clone());
+        let broker = Broker::new(WallTime::from_millis(EPOCH_MS), Tuning::default());
+        Rc::new(Self {
+            clock: Rc::default(),
+            nats: Nats::new(broker, plan.processors),
+            mongo: Mongo::new(plan.processors),
+            watch: RefCell::new(Watch::new(Rc::clone(&plan), recording)),
+            ack_wait: Cell::new(millis(plan.options.ack_wait_ms)),
+            faults: Faults::new(&plan),
+            delays: RefCell::new(Rng::split(plan.seed, 1)),
+            surroundings: LocalExecutor::new(),
+            processes: (0..plan.processors).map(|_| RefCell::default()).collect(),
+            somebody_is_doomed: Cell::new(false),
+            under_way: Cell::new(0),
+            last_mended: Cell::new(Time::ZERO),
+            transcribers: Cell::new(u32::try_from(plan.calls.len()).unwrap_or(u32::MAX)),
+            steps: Cell::new(0),
+            first_fault: Cell::new(None),
+            store_trouble: Cell::new(Duration::ZERO),
+            plan,
+        })
+    }
+
+    fn set_up(self: &Rc<Self>) {
+        let window = if self.has_bug(Bug::WindowOfTwoMinutes) { TWO_MINUTES_MS } else { self.plan.options.window_ms };
+        self.call(ApiCall::CreateStream(StreamConfig {
+            duplicate_window: millis(window),
+            ..StreamConfig::new(TRANSCRIPTION_STREAM, &TRANSCRIPTION_SUBJECTS)
+        }));
+        self.configure_consumer();
+        self.spawn(nats::timers(Rc::clone(self)));
+        for call in 0..self.plan.calls.len() {
+            self.spawn(transcriber::play(Rc::clone(self), call));
+        }
+        for (number, fault) in self.plan.faults.iter().enumerate() {
+            if let Trigger::AtMs(at) = fault.when {
+                self.spawn(operator::wait_and_act(Rc::clone(self), number, at_ms(at)));
+            }
+        }
+        if let Some(at) = self.plan.heals_at_ms {
+            let world = Rc::clone(self);
+            self.spawn(async move {
+                world.clock.sleep_until(at_ms(at)).await;
+                world.faults.healed.set(true);
+            });
+        }
+        for processor in 0..self.plan.processors {
+            self.start(processor);
+        }
+    }
+
+    /// Gives the consumer what the operator wants it to be.
+    fn configure_consumer(&self) {
+        let config = ConsumerConfig {
+            filters: vec![SESSION_ENDED_SUBJECT.into()],
+            ack_wait: self.ack_wait.get(),
+            max_deliver: Some(self.plan.options.max_deliver),
+            max_ack_pending: None,
+            ..ConsumerConfig::durable(CONSUMER)
+        };
+        let action = ConsumerAction::CreateOrUpdate;
+        self.call(ApiCall::CreateConsumer { stream: TRANSCRIPTION_STREAM.into(), config, action });
+    }
+
+    /// A call of the operator's tools, whose answer nobody waits for.
+    fn call(&self, call: ApiCall) {
+        let reply = Inbox { client: ClientId(0), token: 0 };
+        nats::handle(self, Input::Request(Request::Api { reply, call }), None, false);
+    }
+
+    /// Runs until everything has come to rest, a promise is broken, or what is owed is late.
+    fn go_on(&self) {
+        let mut steps_before = 0;
+        loop {
+            self.run_what_can();
+            if self.watch.borrow().violation.is_some() || self.has_come_to_rest() {
+                return;
+            }
+            let Some(next) = self.clock.next_timer() else { return };
+            if self.is_whole() && next > self.last_mended.get().after(OWED_WITHIN) {
+                return;
+            }
+            if next > self.clock.now() {
+                steps_before = self.steps.get();
+            } else if self.steps.get() - steps_before > STEPS_AT_ONE_TIME {
+                return self.fail("DeadlinesMove", "the world does not come to rest".to_owned());
+            }
+            self.clock.jump(next);
+        }
+    }
+
+    fn run_what_can(&self) {
+        let mut steps = 0_u64;
+        loop {
+            let before = steps;
+            while self.surroundings.try_tick() {
+                steps += 1;
+                self.bury();
+                if steps.is_multiple_of(STEPS_AT_ONE_TIME) {
+                    self.fail("DeadlinesMove", "the world does not come to rest".to_owned());
+                    return;
+                }
+            }
+            for process in &self.processes {
+                steps += self.run_process(process);
+            }
+            if steps == before {
+                self.steps.set(self.steps.get() + steps);
+                return;
+            }
+        }
+    }
+
+    /// Runs what can run in a process, until it can no more, is frozen or killed.
+    fn run_process(&self, process: &RefCell<Process>) -> u64 {
+        let mut steps = 0;
+        loop {
+            let executor = {
+                let process = process.borrow();
+                process.executor.clone().filter(|_| process.frozen == 0)
+            };
+            let Some(executor) = executor else { return steps };
+            if steps >= STEPS_AT_ONE_TIME || !executor.try_tick() {
+                return steps;
+            }
+            steps += 1;
+            self.bury();
+        }
+    }
+
+    /// Drops the processes that were killed.
+    fn bury(&self) {
+        if self.somebody_is_doomed.replace(false) {
+            for process in &self.processes {
+                let mut process = process.borrow_mut();
+                if std::mem::take(&mut process.doomed) {
+                    let executor = process.executor.take();
+                    drop(process);
+                    drop(executor);
+                }
+            }
+        }
+    }
+
+    /// Everything was published, nothing is broken, and nothing that was planned for a time is to come.
+    fn is_whole(&self) -> bool {
+        self.under_way.get() == 0 && self.transcribers.get() == 0 && !self.faults.timed_are_left(&self.plan)
+    }
+
+    /// Nothing is owed any more. A process that is still gone is not waited for.
+    fn has_come_to_rest(&self) -> bool {
+        self.transcribers.get() == 0
+            && !self.faults.timed_are_left(&self.plan)
+            && self.processes.iter().all(|process| process.borrow().in_flight() == 0)
+            && self.nats.unsettled() == 0
+    }
+
+    fn finish(&self) -> Outcome {
+        let now = self.clock.now();
+        let jobs = self.processes.iter().map(|process| process.borrow().jobs());
+        let end = TheEnd { unsettled: self.nats.unsettled(), jobs: jobs.collect() };
+        let mut watch = self.watch.borrow_mut();
+        watch.end(now, &end);
+        let (points, at_first_fault) = self.faults.points();
+        let ledger = &watch.ledger;
+        let count = |len: usize| u64::try_from(len).unwrap_or(u64::MAX);
+        let stats = Stats {
+            virtual_us: now.as_micros(),
+            steps: self.steps.get(),
+            deliveries: ledger.ends.values().map(|end| count(end.attempts.len())).sum(),
+            summaries: count(ledger.summaries.len()),
+            notifications: ledger.notifications.values().map(|times| count(times.len())).sum(),
+            exhausted: count(ledger.ends.values().filter(|end| end.given_up.is_some() && !end.acknowledged).count()),
+            settled_us: ledger.ends.values().filter_map(|end| end.settled_at).max().map_or(0, Time::as_micros),
+            first_fault_us: self.first_fault.get().map(Time::as_micros),
+            points,
+            at_first_fault,
+        };
+        let outcome = Outcome { violation: watch.violation.take(), trace: watch.trace.take(), stats };
+        drop(watch);
+        self.take_down();
+        outcome
+    }
+
+    /// The tasks hold the world: they go first.
+    fn take_down(&self) {
+        for process in &self.processes {
+            let Process { executor, handles, .. } = std::mem::take(&mut *process.borrow_mut());
+            drop(executor);
+            drop(handles);
+        }
+        self.nats.forget_all();
+        self.mongo.forget_all();
+    }
+
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        self.surroundings.spawn(task).detach();
+    }
+
+    /// Runs a task in a processor's process, while that lives.
+    pub(crate) fn spawn_on(&self, processor: usize, task: impl Future<Output = ()> + 'static) {
+        let executor = self.processes.get(processor).and_then(|process| process.borrow().executor.clone());
+        if let Some(executor) = executor {
+            executor.spawn(task).detach();
+        }
+    }
+
+    fn start(self: &Rc<Self>, processor: usize) {
+        let Some(process) = self.processes.get(processor) else { return };
+        {
+            let mut process = process.borrow_mut();
+            process.executor = Some(Rc::new(LocalExecutor::new()));
+            process.starts += 1;
+            process.frozen = 0;
+            process.doomed = false;
+        }
+        self.saw(&Seen::Started { processor, heartbeat: self.ack_wait.get() / 3 });
+        let handles = shell::start(self, processor);
+        process.borrow_mut().handles = Some(handles);
+    }
+
+    /// A process is over at this instant, and starts again after its outage. What it sent still arrives.
+    pub(crate) fn end(self: &Rc<Self>, processor: usize, how: Ending) {
+        let Some(process) = self.processes.get(processor) else { return };
+        let (handles, restart) = {
+            let mut process = process.borrow_mut();
+            if process.executor.is_none() || process.doomed {
+                return;
+            }
+            process.doomed = true;
+            (process.handles.take(), process.restart_after.take())
+        };
+        self.somebody_is_doomed.set(true);
+        self.saw(&Seen::Ended { processor, how });
+        if let Some(handles) = handles {
+            if let Some(connection) = handles.nats.connection() {
+                connection.down.cut();
+                connection.up.send(self.clock.now(), self.delay(), nats::Up::Fin);
+            }
+            if let Some(connection) = handles.mongo.connection() {
+                connection.orphan(self);
+            }
+        }
+        let world = Rc::clone(self);
+        let outage = restart.unwrap_or(Duration::ZERO);
+        self.spawn(async move {
+            world.clock.sleep(outage).await;
+            world.start(processor);
+            world.mended();
+        });
+    }
+
+    pub(crate) fn is_doomed(&self, processor: usize) -> bool {
+        self.processes.get(processor).is_some_and(|process| process.borrow().doomed)
+    }
+
+    pub(crate) fn saw(&self, seen: &Seen<'_>) {
+        self.watch.borrow_mut().saw(self.clock.now(), seen);
+    }
+
+    pub(crate) fn fail(&self, property: &str, what: String) {
+        self.watch.borrow_mut().fail(self.clock.now(), property, what);
+    }
+
+    /// How long the next message takes.
+    pub(crate) fn delay(&self) -> Duration {
+        let options = &self.plan.options;
+        let jitter = match options.jitter_us {
+            0 => 0,
+            most => self.delays.borrow_mut().between(0, most),
+        };
+        Duration::from_micros(options.delay_us + jitter)
+    }
+
+    /// The servers' calendar.
+    pub(crate) fn calendar(&self) -> WallTime {
+        WallTime::from_millis(EPOCH_MS).after(self.clock.now().since(Time::ZERO))
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn has_bug(&self, bug: Bug) -> bool {
+        self.plan.bug == Some(bug)
+    }
+
+    #[cfg(not(feature = "planted-bugs"))]
+    #[expect(clippy::unused_self, reason = "bugs are chosen by the plan where they are compiled in")]
+    pub(crate) const fn has_bug(&self, _: Bug) -> bool {
+        false
+    }
+
+    /// A point of the run is passed: what waits for it happens.
+    fn pass(self: &Rc<Self>, point: Point) -> Twist {
+        let mut twist = Twist::default();
+        for number in self.faults.pass(&self.plan, point) {
+            operator::act(self, number, &mut twist);
+        }
+        twist
+    }
+
+    /// A fault begins that has an end.
+    fn broken(&self) {
+        self.under_way.set(self.under_way.get() + 1);
+    }
+
+    fn mended(&self) {
+        self.under_way.set(self.under_way.get().saturating_sub(1));
+        self.last_mended.set(self.clock.now());
+    }
+}

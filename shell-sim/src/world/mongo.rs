@@ -1,0 +1,248 @@
+//! The store and the connections to it.
+
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
+
+use transcript_core::ids::Key;
+
+use super::{World, faults::Point, link::Link, nats::Known};
+use crate::{
+    bug::Bug,
+    plan::{Moment, Server, millis},
+    runtime::Slot,
+    seen::Seen,
+    store::{Answer, Command, Fate, Store, StoreError},
+};
+
+/// How often a driver that has no server looks for one.
+const LOOKS_EVERY: Duration = Duration::from_millis(500);
+/// How far behind the replica of [`Bug::StalePage`] is.
+const REPLICA_LAG: Duration = Duration::from_secs(3);
+
+/// The store's side.
+pub(super) struct Mongo {
+    pub(super) model: RefCell<Store>,
+    connections: RefCell<Vec<Rc<Connection>>>,
+    pub(super) up: RefCell<bool>,
+    /// For each processor, how many faults keep it from connecting.
+    pub(super) unreachable: RefCell<Vec<u32>>,
+}
+
+/// One connection of one driver.
+pub(super) struct Connection {
+    processor: usize,
+    pub(super) up: Rc<Link<(u64, Command)>>,
+    pub(super) down: Rc<Link<Down>>,
+}
+
+#[derive(Debug)]
+pub(super) enum Down {
+    Answer(u64, Result<Answer, StoreError>),
+    Closed,
+}
+
+impl Mongo {
+    pub(super) fn new(processors: usize) -> Self {
+        Self {
+            model: RefCell::new(Store::new()),
+            connections: RefCell::default(),
+            up: RefCell::new(true),
+            unreachable: RefCell::new(vec![0; processors]),
+        }
+    }
+
+    pub(super) fn forget_all(&self) {
+        self.connections.take();
+    }
+
+    fn accepts(&self, processor: usize) -> bool {
+        let blocked = self.unreachable.borrow().get(processor).is_some_and(|count| *count > 0);
+        *self.up.borrow() && !blocked
+    }
+
+    /// The server is gone: every connection ends.
+    pub(super) fn close_all(&self, world: &World) {
+        *self.up.borrow_mut() = false;
+        for connection in self.connections.take() {
+            connection.up.cut();
+            connection.down.send(world.clock.now(), world.delay(), Down::Closed);
+        }
+    }
+}
+
+async fn uplink(world: Rc<World>, connection: Rc<Connection>) {
+    while let Some((id, command)) = connection.up.arrival(&world.clock).await {
+        let server = Server::Store;
+        let twist = world.pass(Point::Arrival { server, moment: Moment::Before });
+        if connection.up.is_over() {
+            return;
+        }
+        let answer = perform(&world, command, twist.fate.unwrap_or(Fate::Done));
+        if !twist.lose_answer {
+            let delay = world.delay() + millis(twist.slow_ms);
+            connection.down.send(world.clock.now(), delay, Down::Answer(id, answer));
+        }
+        world.pass(Point::Arrival { server, moment: Moment::After });
+    }
+}
+
+fn perform(world: &World, command: Command, fate: Fate) -> Result<Answer, StoreError> {
+    let now = world.clock.now();
+    let store = &world.mongo.model;
+    let saved: Option<Key> = match &command {
+        Command::Save { summary, .. } => Some(summary.key.clone()),
+        Command::WriteSegments { .. }
+        | Command::Count { .. }
+        | Command::Load { .. }
+        | Command::Mark { .. }
+        | Command::Read { .. } => None,
+    };
+    let before = saved.as_ref().and_then(|key| store.borrow().summary(key).map(|document| document.stored()));
+    #[cfg(feature = "planted-bugs")]
+    let answer = match &command {
+        Command::Save { summary, .. } if world.has_bug(Bug::InsertInsteadOfUpsert) => {
+            store.borrow_mut().insert(now, std::sync::Arc::clone(summary), fate)
+        }
+        Command::Save { summary, .. } if world.has_bug(Bug::SaveGoesBackwards) => {
+            store.borrow_mut().replace(now, std::sync::Arc::clone(summary), fate)
+        }
+        Command::Save { .. }
+        | Command::WriteSegments { .. }
+        | Command::Count { .. }
+        | Command::Load { .. }
+        | Command::Mark { .. }
+        | Command::Read { .. } => store.borrow_mut().perform(now, command, fate),
+    };
+    #[cfg(not(feature = "planted-bugs"))]
+    let answer = store.borrow_mut().perform(now, command, fate);
+    let done = answer.is_ok() || matches!(fate, Fate::FailsAfter(_));
+    if let Some(key) = saved.filter(|_| done) {
+        let after = store.borrow().summary(&key).cloned();
+        if let Some(after) = after {
+            world.saw(&Seen::Saved { key: &key, before, after: &after });
+        }
+    }
+    answer.map(|answer| if world.has_bug(Bug::StalePage) { stale(world, answer) } else { answer })
+}
+
+/// What a replica would have answered that is [`REPLICA_LAG`] behind.
+fn stale(world: &World, answer: Answer) -> Answer {
+    let Answer::Page(mut page) = answer else { return answer };
+    let now = world.clock.now();
+    let watch = world.watch.borrow();
+    page.segments.retain(|segment| {
+        let stored = watch.ledger.segments.values().find_map(|session| session.get(&segment.id));
+        stored.is_none_or(|at| now >= at.after(REPLICA_LAG))
+    });
+    drop(watch);
+    Answer::Page(page)
+}
+
+/// The driver of one processor.
+pub(super) struct MongoClient {
+    world: Rc<World>,
+    processor: usize,
+    state: RefCell<State>,
+}
+
+#[derive(Default)]
+struct State {
+    connection: Option<Rc<Connection>>,
+    answers: BTreeMap<u64, Rc<Slot<Result<Answer, StoreError>>>>,
+    last: u64,
+}
+
+impl MongoClient {
+    pub(super) fn new(world: &Rc<World>, processor: usize) -> Rc<Self> {
+        Rc::new(Self { world: Rc::clone(world), processor, state: RefCell::default() })
+    }
+
+    pub(super) fn connection(&self) -> Option<Rc<Connection>> {
+        self.state.borrow().connection.clone()
+    }
+
+    /// Sends a command if there is a connection.
+    pub(super) fn try_send(&self, command: &Command) -> Option<Rc<Slot<Result<Answer, StoreError>>>> {
+        let mut state = self.state.borrow_mut();
+        let connection = state.connection.clone()?;
+        state.last += 1;
+        let (id, slot) = (state.last, Rc::new(Slot::default()));
+        state.answers.insert(id, Rc::clone(&slot));
+        drop(state);
+        let world = &self.world;
+        connection.up.send(world.clock.now(), world.delay(), (id, command.clone()));
+        Some(slot)
+    }
+
+    /// Runs a command; `sent` where it is under way already. Without a server it looks for one for as long as it is let.
+    pub(super) async fn run(
+        self: &Rc<Self>,
+        command: Command,
+        sent: Option<Rc<Slot<Result<Answer, StoreError>>>>,
+    ) -> Result<Answer, StoreError> {
+        let mut sent = sent;
+        loop {
+            if let Some(slot) = sent.take().or_else(|| self.try_send(&command)) {
+                return slot.take().await;
+            }
+            let world = &self.world;
+            world.clock.sleep(world.delay() + world.delay()).await;
+            if self.connection().is_none() && !self.connect() {
+                world.clock.sleep(LOOKS_EVERY).await;
+            }
+        }
+    }
+
+    pub(super) fn connect(self: &Rc<Self>) -> bool {
+        let world = &self.world;
+        if !world.mongo.accepts(self.processor) {
+            return false;
+        }
+        let connection = Rc::new(Connection { processor: self.processor, up: Link::new(), down: Link::new() });
+        world.mongo.connections.borrow_mut().push(Rc::clone(&connection));
+        self.state.borrow_mut().connection = Some(Rc::clone(&connection));
+        world.spawn(uplink(Rc::clone(world), Rc::clone(&connection)));
+        world.spawn(downlink(Rc::clone(self), connection));
+        true
+    }
+
+    /// The connection is over: where this end sees it, what is under way fails.
+    pub(super) fn lose(&self, connection: &Rc<Connection>, known: Known) {
+        let mut state = self.state.borrow_mut();
+        if state.connection.as_ref().is_some_and(|it| Rc::ptr_eq(it, connection)) {
+            state.connection = None;
+            let answers = std::mem::take(&mut state.answers);
+            drop(state);
+            connection.up.cut();
+            connection.down.cut();
+            self.world.mongo.connections.borrow_mut().retain(|it| !Rc::ptr_eq(it, connection));
+            if known == Known::Over {
+                for slot in answers.into_values() {
+                    slot.put(Err(StoreError::Unreachable));
+                }
+            }
+        }
+    }
+}
+
+impl Connection {
+    /// The process at the client's end is gone: what it sent still arrives.
+    pub(super) fn orphan(self: &Rc<Self>, world: &World) {
+        self.down.cut();
+        world.mongo.connections.borrow_mut().retain(|it| !Rc::ptr_eq(it, self));
+    }
+}
+
+async fn downlink(client: Rc<MongoClient>, connection: Rc<Connection>) {
+    debug_assert_eq!(client.processor, connection.processor);
+    while let Some(down) = connection.down.arrival(&client.world.clock).await {
+        match down {
+            Down::Answer(id, answer) => {
+                let awaited = client.state.borrow_mut().answers.remove(&id);
+                if let Some(slot) = awaited {
+                    slot.put(answer);
+                }
+            }
+            Down::Closed => return client.lose(&connection, Known::Over),
+        }
+    }
+}

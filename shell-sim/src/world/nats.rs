@@ -1,0 +1,425 @@
+//! The broker and the connections to it.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::{BTreeMap, VecDeque},
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
+
+use smol::future;
+use transcript_core::{
+    Time,
+    contract::{CONSUMER, Notification, PROCESSED_SUBJECT, TRANSCRIPTION_STREAM},
+};
+
+use super::{World, faults::Point, link::Link};
+use crate::{
+    broker::{AckBody, AdvisoryKind, Broker, ClientId, Event, Headers, Inbox, Input, Message, Pull, Request},
+    plan::{Moment, Server},
+    runtime::{Bell, Queue, Slot},
+    seen::{Fate, Seen},
+};
+
+/// How long a client goes on with a connection that is dead: three pings of one second.
+pub(super) const CLIENT_NOTICES: Duration = Duration::from_secs(3);
+/// The longest pause between two attempts to connect, as in async-nats.
+const LONGEST_PAUSE: Duration = Duration::from_secs(4);
+/// How long the server may keep a pull request that its client has dropped.
+const PULL_EXPIRES: Duration = Duration::from_secs(31);
+
+/// The broker's side.
+pub(super) struct Nats {
+    pub(super) model: RefCell<Broker>,
+    connections: RefCell<BTreeMap<ClientId, Rc<Connection>>>,
+    earlier: Bell,
+    sleeps_until: Cell<Option<Time>>,
+    clients: Cell<u64>,
+    /// For each processor, how many faults keep it from connecting.
+    pub(super) unreachable: RefCell<Vec<u32>>,
+}
+
+/// One connection of one client.
+pub(super) struct Connection {
+    pub(super) id: ClientId,
+    processor: usize,
+    pub(super) up: Rc<Link<Up>>,
+    pub(super) down: Rc<Link<Down>>,
+}
+
+/// What goes to the broker.
+#[derive(Debug)]
+pub(super) enum Up {
+    Input(Box<Input>),
+    /// The client's end is closed.
+    Fin,
+}
+
+/// What comes from the broker.
+#[derive(Debug)]
+pub(super) enum Down {
+    Message(u64, Box<Message>),
+    Closed,
+}
+
+impl Nats {
+    pub(super) fn new(model: Broker, processors: usize) -> Self {
+        Self {
+            model: RefCell::new(model),
+            connections: RefCell::default(),
+            earlier: Bell::default(),
+            sleeps_until: Cell::new(None),
+            // Clients 1 and up; 0 is the transcribers'.
+            clients: Cell::new(0),
+            unreachable: RefCell::new(vec![0; processors]),
+        }
+    }
+
+    /// Messages that are delivered or to be delivered, and not settled.
+    pub(super) fn unsettled(&self) -> u64 {
+        self.model.borrow().unsettled(TRANSCRIPTION_STREAM, CONSUMER)
+    }
+
+    pub(super) fn forget_all(&self) {
+        self.connections.take();
+    }
+
+    fn accepts(&self, processor: usize) -> bool {
+        let blocked = self.unreachable.borrow().get(processor).is_some_and(|count| *count > 0);
+        self.model.borrow().is_up() && !blocked
+    }
+
+    fn next_id(&self) -> ClientId {
+        self.clients.set(self.clients.get() + 1);
+        ClientId(self.clients.get())
+    }
+}
+
+/// Runs the broker's own timers.
+pub(super) async fn timers(world: Rc<World>) {
+    let nats = &world.nats;
+    loop {
+        let due = nats.model.borrow().next_deadline();
+        nats.sleeps_until.set(due);
+        match due {
+            Some(at) if at <= world.clock.now() => {
+                let now = world.clock.now();
+                deliver(&world, None, false);
+                if nats.model.borrow().next_deadline().is_some_and(|next| next <= now) {
+                    return world.fail("DeadlinesMove", format!("the broker's deadline {at:?} does not move"));
+                }
+            }
+            Some(at) => future::or(world.clock.sleep_until(at), nats.earlier.take()).await,
+            None => nats.earlier.take().await,
+        }
+    }
+}
+
+/// Something happens to the broker; `from` whom, if from a client.
+pub(super) fn handle(world: &World, input: Input, from: Option<ClientId>, lose_answer: bool) {
+    let now = world.clock.now();
+    let published = match &input {
+        Input::Request(Request::Ack { subject, body, .. }) => {
+            world.saw(&Seen::AckArrived { sequence: subject.stream_seq, body });
+            None
+        }
+        Input::Request(Request::Publish { subject, payload, .. }) if **subject == *PROCESSED_SUBJECT => {
+            Some((Arc::clone(payload), world.nats.model.borrow().last_sequence(TRANSCRIPTION_STREAM)))
+        }
+        Input::Request(_)
+        | Input::Connect(_)
+        | Input::Disconnect(_)
+        | Input::Subscribe { .. }
+        | Input::Unsubscribe(_)
+        | Input::Terminate
+        | Input::Kill { .. }
+        | Input::Start => None,
+    };
+    world.nats.model.borrow_mut().handle(now, input);
+    if let Some((payload, before)) = published {
+        let sequence = world.nats.model.borrow().last_sequence(TRANSCRIPTION_STREAM);
+        if sequence > before {
+            let notification: Notification = serde_json::from_slice(&payload).expect("the shell writes its contract");
+            world.saw(&Seen::NotificationStored { sequence, notification: &notification });
+        }
+    }
+    deliver(world, from, lose_answer);
+    let nats = &world.nats;
+    let next = nats.model.borrow().next_deadline();
+    if next.is_some_and(|next| nats.sleeps_until.get().is_none_or(|until| next < until)) {
+        nats.earlier.put(());
+    }
+}
+
+fn deliver(world: &World, from: Option<ClientId>, lose_answer: bool) {
+    loop {
+        let event = world.nats.model.borrow_mut().poll(world.clock.now());
+        match event {
+            Some(Event::Send { to, message }) => send(world, to, message, lose_answer && from == Some(to.client)),
+            Some(Event::Closed(client)) => {
+                let closed = world.nats.connections.borrow_mut().remove(&client);
+                if let Some(connection) = closed {
+                    connection.up.cut();
+                    connection.down.send(world.clock.now(), world.delay(), Down::Closed);
+                }
+            }
+            Some(Event::Advisory(advisory)) => {
+                if advisory.kind == AdvisoryKind::MaxDeliveries {
+                    world.saw(&Seen::GivenUp { sequence: advisory.stream_seq });
+                }
+            }
+            None => return,
+        }
+    }
+}
+
+fn send(world: &World, to: Inbox, message: Message, lost: bool) {
+    let connection = world.nats.connections.borrow().get(&to.client).map(Rc::clone);
+    let Some(connection) = connection else { return };
+    let fate = if lost || connection.down.is_over() { Fate::Lost } else { Fate::UnderWay };
+    if let Message::Delivery(delivery) = &message {
+        let (processor, sequence, attempt) =
+            (connection.processor, delivery.message.sequence, delivery.reply.deliveries);
+        world.saw(&Seen::Sent { processor, sequence, attempt, fate });
+    }
+    if fate == Fate::UnderWay {
+        connection.down.send(world.clock.now(), world.delay(), Down::Message(to.token, Box::new(message)));
+    }
+}
+
+async fn uplink(world: Rc<World>, connection: Rc<Connection>) {
+    while let Some(up) = connection.up.arrival(&world.clock).await {
+        match up {
+            Up::Input(input) if matches!(*input, Input::Request(_)) => {
+                let server = Server::Broker;
+                let twist = world.pass(Point::Arrival { server, moment: Moment::Before });
+                if connection.up.is_over() {
+                    return;
+                }
+                handle(&world, *input, Some(connection.id), twist.lose_answer);
+                world.pass(Point::Arrival { server, moment: Moment::After });
+            }
+            Up::Input(input) => handle(&world, *input, Some(connection.id), false),
+            Up::Fin => {
+                disconnect(&world, &connection);
+                return;
+            }
+        }
+    }
+}
+
+/// The broker sees that a connection is over.
+pub(super) fn disconnect(world: &World, connection: &Rc<Connection>) {
+    let current = world.nats.connections.borrow().get(&connection.id).is_some_and(|it| Rc::ptr_eq(it, connection));
+    if current {
+        world.nats.connections.borrow_mut().remove(&connection.id);
+        handle(world, Input::Disconnect(connection.id), None, false);
+    }
+}
+
+/// The client of one processor: it buffers while it is offline, as async-nats does.
+pub(super) struct NatsClient {
+    world: Rc<World>,
+    processor: usize,
+    state: RefCell<State>,
+    /// What comes to the inboxes of pull requests.
+    pub(super) pulled: Queue<(u64, Message)>,
+    /// Rings at every connect.
+    pub(super) connected: Bell,
+    lost: Bell,
+}
+
+#[derive(Default)]
+struct State {
+    connection: Option<Rc<Connection>>,
+    id: Option<ClientId>,
+    outbox: VecDeque<Frame>,
+    answers: BTreeMap<u64, Rc<Slot<Message>>>,
+    /// Inboxes that were dropped, while the server may still hold their requests.
+    dropped: VecDeque<(Time, u64)>,
+    last_inbox: u64,
+    connects: u64,
+}
+
+/// A message before it is known under which connection it leaves.
+#[derive(Debug)]
+pub(super) enum Frame {
+    Unsubscribe(u64),
+    Publish { answer: u64, headers: Headers, payload: Arc<[u8]> },
+    Pull { inbox: u64, pull: Pull },
+    Ack { answer: Option<u64>, reply: Arc<str>, body: AckBody },
+}
+
+impl Frame {
+    fn input(self, client: ClientId) -> Input {
+        let inbox = |token| Inbox { client, token };
+        Input::Request(match self {
+            Self::Unsubscribe(token) => return Input::Unsubscribe(inbox(token)),
+            Self::Publish { answer, headers, payload } => {
+                Request::Publish { reply: Some(inbox(answer)), subject: PROCESSED_SUBJECT.into(), headers, payload }
+            }
+            Self::Pull { inbox: token, pull } => Request::Pull {
+                stream: TRANSCRIPTION_STREAM.into(),
+                consumer: CONSUMER.into(),
+                reply: inbox(token),
+                pull,
+            },
+            Self::Ack { answer, reply, body } => {
+                let subject = reply.parse().expect("the reply subject of a delivery");
+                Request::Ack { subject, body, reply: answer.map(inbox) }
+            }
+        })
+    }
+}
+
+/// An answer that is waited for.
+pub(super) struct Awaited {
+    client: Rc<NatsClient>,
+    inbox: u64,
+    slot: Rc<Slot<Message>>,
+}
+
+impl NatsClient {
+    pub(super) fn new(world: &Rc<World>, processor: usize) -> Rc<Self> {
+        let (pulled, connected, lost) = (Queue::default(), Bell::default(), Bell::default());
+        Rc::new(Self { world: Rc::clone(world), processor, state: RefCell::default(), pulled, connected, lost })
+    }
+
+    /// How often it has connected.
+    pub(super) fn connects(&self) -> u64 {
+        self.state.borrow().connects
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        self.state.borrow().connection.is_some()
+    }
+
+    pub(super) fn connection(&self) -> Option<Rc<Connection>> {
+        self.state.borrow().connection.clone()
+    }
+
+    /// Connects, and again whenever the connection is lost.
+    pub(super) async fn keep_connected(self: Rc<Self>) {
+        loop {
+            let mut pause = Duration::ZERO;
+            while !self.connect(pause).await {
+                pause = (pause * 2).clamp(Duration::from_millis(2), LONGEST_PAUSE);
+            }
+            self.lost.take().await;
+        }
+    }
+
+    async fn connect(self: &Rc<Self>, pause: Duration) -> bool {
+        let world = &self.world;
+        world.clock.sleep(pause + world.delay() + world.delay()).await;
+        if !world.nats.accepts(self.processor) {
+            return false;
+        }
+        let mut state = self.state.borrow_mut();
+        let id = *state.id.get_or_insert_with(|| world.nats.next_id());
+        let connection = Rc::new(Connection { id, processor: self.processor, up: Link::new(), down: Link::new() });
+        world.nats.connections.borrow_mut().insert(id, Rc::clone(&connection));
+        state.connection = Some(Rc::clone(&connection));
+        state.connects += 1;
+        let now = world.clock.now();
+        state.dropped.retain(|(at, _)| now < at.after(PULL_EXPIRES));
+        let dropped: Vec<Frame> = state.dropped.iter().map(|(_, inbox)| Frame::Unsubscribe(*inbox)).collect();
+        let waiting = std::mem::take(&mut state.outbox);
+        drop(state);
+        handle(world, Input::Connect(id), Some(id), false);
+        world.spawn(uplink(Rc::clone(world), Rc::clone(&connection)));
+        world.spawn(downlink(Rc::clone(self), connection));
+        for frame in dropped.into_iter().chain(waiting) {
+            self.send(frame);
+        }
+        self.connected.put(());
+        true
+    }
+
+    /// The connection is over; on a new one the server knows the client again, unless it still holds the old one.
+    pub(super) fn lose(&self, connection: &Rc<Connection>, known: Known) {
+        let mut state = self.state.borrow_mut();
+        if state.connection.as_ref().is_some_and(|it| Rc::ptr_eq(it, connection)) {
+            state.connection = None;
+            if known == Known::StillAlive {
+                state.id = None;
+            }
+            drop(state);
+            connection.up.cut();
+            connection.down.cut();
+            self.lost.put(());
+        }
+    }
+
+    pub(super) fn new_inbox(&self) -> u64 {
+        let mut state = self.state.borrow_mut();
+        state.last_inbox += 1;
+        state.last_inbox
+    }
+
+    pub(super) fn drop_inbox(&self, inbox: u64) {
+        let now = self.world.clock.now();
+        if self.is_connected() {
+            self.state.borrow_mut().dropped.push_back((now, inbox));
+        }
+        self.send(Frame::Unsubscribe(inbox));
+    }
+
+    /// Sends now, or after the next connect.
+    pub(super) fn send(&self, frame: Frame) {
+        let mut state = self.state.borrow_mut();
+        let Some(connection) = state.connection.clone() else {
+            state.outbox.push_back(frame);
+            return;
+        };
+        drop(state);
+        let world = &self.world;
+        connection.up.send(world.clock.now(), world.delay(), Up::Input(Box::new(frame.input(connection.id))));
+    }
+
+    /// Sends something that is answered.
+    pub(super) fn ask(self: &Rc<Self>, frame: impl FnOnce(u64) -> Frame) -> Awaited {
+        let inbox = self.new_inbox();
+        let slot = Rc::new(Slot::default());
+        self.state.borrow_mut().answers.insert(inbox, Rc::clone(&slot));
+        self.send(frame(inbox));
+        Awaited { client: Rc::clone(self), inbox, slot }
+    }
+
+    fn receive(&self, inbox: u64, message: Message) {
+        let answered = self.state.borrow_mut().answers.remove(&inbox);
+        match answered {
+            Some(slot) => slot.put(message),
+            None => self.pulled.push((inbox, message)),
+        }
+    }
+}
+
+/// Whether the server has seen the end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Known {
+    Over,
+    StillAlive,
+}
+
+async fn downlink(client: Rc<NatsClient>, connection: Rc<Connection>) {
+    while let Some(down) = connection.down.arrival(&client.world.clock).await {
+        match down {
+            Down::Message(inbox, message) => client.receive(inbox, *message),
+            Down::Closed => return client.lose(&connection, Known::Over),
+        }
+    }
+}
+
+impl Awaited {
+    pub(super) async fn answer(self) -> Message {
+        self.slot.take().await
+    }
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        self.client.state.borrow_mut().answers.remove(&self.inbox);
+    }
+}

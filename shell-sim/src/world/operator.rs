@@ -1,0 +1,325 @@
+//! The operator, the supervisor and bad luck: what planned faults do.
+
+use std::{rc::Rc, time::Duration};
+
+use transcript_core::{Input, Time};
+
+use super::{
+    World,
+    faults::Twist,
+    mongo, nats,
+    nats::{CLIENT_NOTICES, Known},
+};
+use crate::{
+    broker,
+    plan::{Action, Direction, Server, StoreFault, at_ms, millis},
+    seen::{Ending, Seen},
+    store::{Fate, StoreError},
+};
+
+/// How long a fault of a connection goes on to explain what is lost: a puller notices a new connection at most that much
+/// later, and a message that it lost is out for one ack wait.
+const AFTERMATH: Duration = Duration::from_secs(6);
+/// How long a server keeps the connection of a process that stands still: nats-server sends a ping every 2 minutes and
+/// closes after two that were not answered.
+const STANDSTILL: Duration = Duration::from_secs(240);
+/// How long a single MongoDB server takes to become primary.
+const ELECTION: Duration = Duration::from_millis(500);
+/// The longest that a draining processor takes: the core's default grace time.
+const GRACE: Duration = Duration::from_secs(21);
+
+/// Waits for its time, and then lets a fault happen.
+pub(super) async fn wait_and_act(world: Rc<World>, number: usize, at: Time) {
+    world.clock.sleep_until(at).await;
+    if world.faults.take(number) {
+        act(&world, number, &mut Twist::default());
+    }
+}
+
+/// Lets a fault happen. What is tied to a message or an effect goes into `twist`.
+pub(super) fn act(world: &Rc<World>, number: usize, twist: &mut Twist) {
+    let plan = Rc::clone(&world.plan);
+    let Some(fault) = plan.faults.get(number) else { return };
+    world.saw(&Seen::Fault(fault));
+    world.first_fault.set(world.first_fault.get().or(Some(world.clock.now())));
+    match &fault.what {
+        Action::Kill { processor, outage_ms } => kill(world, *processor, span(world, *outage_ms)),
+        Action::Freeze { processor, span_ms } => freeze(world, *processor, span(world, *span_ms)),
+        Action::Rollout { processor, outage_ms } => roll_out(world, *processor, span(world, *outage_ms)),
+        Action::KillServer { server, outage_ms, lag_ms } => {
+            stop(world, *server, span(world, *outage_ms), Stop::Kill(millis(*lag_ms)));
+        }
+        Action::StopServer { server, outage_ms } => stop(world, *server, span(world, *outage_ms), Stop::Terminate),
+        Action::StepDown { span_ms } => step_down(world, span(world, *span_ms)),
+        Action::Reset { processor, server } => reset(world, *processor, *server),
+        Action::Sever { processor, server, span_ms, server_notices_ms } => {
+            sever(world, *processor, *server, span(world, *span_ms), millis(*server_notices_ms));
+        }
+        Action::FreezeLink { processor, server, direction, span_ms } => {
+            freeze_link(world, *processor, *server, *direction, span(world, *span_ms));
+        }
+        Action::LoseAnswer => {
+            disturb(world, None, AFTERMATH);
+            twist.lose_answer = true;
+        }
+        Action::FailBefore(fault) => twist.fate = Some(Fate::FailsBefore(error(*fault))),
+        Action::FailAfter(fault) => twist.fate = Some(Fate::FailsAfter(error(*fault))),
+        Action::Race => twist.fate = Some(Fate::Races),
+        Action::Slow { span_ms } => {
+            trouble_store(world, millis(*span_ms));
+            twist.slow_ms = *span_ms;
+        }
+        Action::LoseReport => twist.lose_report = true,
+        Action::SetAckWait { ack_wait_ms } => {
+            // Processors go on with the heartbeats of the old one.
+            disturb(world, None, Duration::MAX);
+            world.ack_wait.set(millis(*ack_wait_ms));
+            world.configure_consumer();
+        }
+    }
+}
+
+/// A fault's span, cut where the world heals.
+fn span(world: &World, span_ms: u64) -> Duration {
+    let span = millis(span_ms);
+    world.plan.heals_at_ms.map_or(span, |heals| span.min(at_ms(heals).since(world.clock.now())))
+}
+
+fn disturb(world: &World, processor: Option<usize>, span: Duration) {
+    let from = world.clock.now();
+    world.saw(&Seen::Disturbed { processor, from, until: from.after(span) });
+}
+
+/// Mends something after a while.
+fn later(world: &Rc<World>, span: Duration, mend: impl FnOnce(&Rc<World>) + 'static) {
+    world.broken();
+    let own = Rc::clone(world);
+    world.spawn(async move {
+        own.clock.sleep(span).await;
+        mend(&own);
+        own.mended();
+    });
+}
+
+fn kill(world: &Rc<World>, processor: usize, outage: Duration) {
+    let Some(process) = world.processes.get(processor) else { return };
+    {
+        let mut process = process.borrow_mut();
+        if process.executor.is_none() || process.doomed {
+            return;
+        }
+        // A rollout that is under way has counted itself already.
+        if process.restart_after.replace(outage).is_none() {
+            world.broken();
+        }
+    }
+    disturb(world, Some(processor), outage);
+    world.end(processor, Ending::Killed);
+}
+
+fn roll_out(world: &Rc<World>, processor: usize, outage: Duration) {
+    let Some(process) = world.processes.get(processor) else { return };
+    let mut process = process.borrow_mut();
+    if process.executor.is_none() || process.doomed || process.restart_after.is_some() {
+        return;
+    }
+    process.restart_after = Some(outage);
+    let inputs = process.handles.as_ref().map(|handles| Rc::clone(&handles.inputs));
+    drop(process);
+    world.broken();
+    disturb(world, Some(processor), GRACE + outage);
+    if let Some(inputs) = inputs {
+        inputs.push(Input::Drain);
+    }
+}
+
+fn freeze(world: &Rc<World>, processor: usize, span: Duration) {
+    let Some(process) = world.processes.get(processor) else { return };
+    let (starts, connection) = {
+        let mut process = process.borrow_mut();
+        if process.executor.is_none() || process.doomed {
+            return;
+        }
+        process.frozen += 1;
+        (process.starts, process.handles.as_ref().and_then(|handles| handles.nats.connection()))
+    };
+    disturb(world, Some(processor), span);
+    later(world, span, move |world| {
+        let Some(process) = world.processes.get(processor) else { return };
+        let mut process = process.borrow_mut();
+        if process.starts == starts && process.executor.is_some() {
+            process.frozen = process.frozen.saturating_sub(1);
+            let goes_on = process.frozen == 0;
+            let drains = process.restart_after.is_some();
+            drop(process);
+            if goes_on {
+                world.saw(&Seen::Thawed { processor });
+            }
+            if goes_on && drains {
+                // The signal waited for the thaw.
+                disturb(world, Some(processor), GRACE);
+            }
+        }
+    });
+    if let Some(connection) = connection.filter(|_| span > STANDSTILL) {
+        later(world, STANDSTILL, move |world| {
+            nats::disconnect(world, &connection);
+            connection.down.send(world.clock.now(), world.delay(), nats::Down::Closed);
+        });
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Stop {
+    Terminate,
+    Kill(Duration),
+}
+
+fn stop(world: &Rc<World>, server: Server, outage: Duration, how: Stop) {
+    match server {
+        Server::Broker => {
+            disturb(world, None, outage + AFTERMATH);
+            let input = match how {
+                Stop::Terminate => broker::Input::Terminate,
+                Stop::Kill(lag) => broker::Input::Kill { lag },
+            };
+            nats::handle(world, input, None, false);
+            later(world, outage, |world| nats::handle(world, broker::Input::Start, None, false));
+        }
+        Server::Store => {
+            trouble_store(world, outage);
+            match how {
+                Stop::Terminate => world.mongo.model.borrow_mut().terminate(),
+                Stop::Kill(lag) => world.mongo.model.borrow_mut().kill(world.clock.now(), lag),
+            }
+            world.mongo.close_all(world);
+            later(world, outage, |world| {
+                world.mongo.model.borrow_mut().start();
+                *world.mongo.up.borrow_mut() = true;
+                later(world, ELECTION, |world| world.mongo.model.borrow_mut().elect());
+            });
+        }
+    }
+}
+
+fn step_down(world: &Rc<World>, span: Duration) {
+    trouble_store(world, span);
+    world.mongo.model.borrow_mut().step_down();
+    later(world, span, |world| world.mongo.model.borrow_mut().elect());
+}
+
+/// A job whose patience is spent is given back, which costs an attempt. Several troubles can make one long one.
+fn trouble_store(world: &Rc<World>, span: Duration) {
+    let trouble = world.store_trouble.get() + span + AFTERMATH * 3;
+    world.store_trouble.set(trouble);
+    if trouble >= millis(world.plan.options.patience_ms) {
+        disturb(world, None, trouble);
+    }
+}
+
+fn handles(world: &World, processor: usize) -> Option<super::Handles> {
+    world.processes.get(processor).and_then(|process| process.borrow().handles.clone())
+}
+
+fn reset(world: &Rc<World>, processor: usize, server: Server) {
+    let Some(handles) = handles(world, processor) else { return };
+    match server {
+        Server::Broker => {
+            let Some(connection) = handles.nats.connection() else { return };
+            disturb(world, Some(processor), AFTERMATH);
+            nats::disconnect(world, &connection);
+            handles.nats.lose(&connection, Known::Over);
+        }
+        Server::Store => {
+            let Some(connection) = handles.mongo.connection() else { return };
+            handles.mongo.lose(&connection, Known::Over);
+        }
+    }
+}
+
+fn sever(world: &Rc<World>, processor: usize, server: Server, span: Duration, server_notices: Duration) {
+    let Some(handles) = handles(world, processor) else { return };
+    match server {
+        Server::Broker => {
+            let Some(connection) = handles.nats.connection() else { return };
+            disturb(world, Some(processor), span.max(server_notices).max(CLIENT_NOTICES) + AFTERMATH);
+            connection.up.cut();
+            connection.down.cut();
+            block(world, &world.nats.unreachable, processor, span, |world| &world.nats.unreachable);
+            let client = Rc::downgrade(&handles.nats);
+            let dead = Rc::clone(&connection);
+            later(world, CLIENT_NOTICES, move |_| {
+                if let Some(client) = client.upgrade() {
+                    client.lose(&dead, Known::StillAlive);
+                }
+            });
+            later(world, server_notices, move |world| nats::disconnect(world, &connection));
+        }
+        Server::Store => {
+            let Some(connection) = handles.mongo.connection() else { return };
+            trouble_store(world, span);
+            connection.up.cut();
+            connection.down.cut();
+            block(world, &world.mongo.unreachable, processor, span, |world| &world.mongo.unreachable);
+            let client: std::rc::Weak<mongo::MongoClient> = Rc::downgrade(&handles.mongo);
+            later(world, CLIENT_NOTICES, move |_| {
+                if let Some(client) = client.upgrade() {
+                    client.lose(&connection, Known::StillAlive);
+                }
+            });
+        }
+    }
+}
+
+type Blocked = std::cell::RefCell<Vec<u32>>;
+
+/// Nobody can connect for a while.
+fn block(world: &Rc<World>, blocked: &Blocked, processor: usize, span: Duration, of: fn(&World) -> &Blocked) {
+    if let Some(count) = blocked.borrow_mut().get_mut(processor) {
+        *count += 1;
+    }
+    later(world, span, move |world| {
+        if let Some(count) = of(world).borrow_mut().get_mut(processor) {
+            *count = count.saturating_sub(1);
+        }
+    });
+}
+
+fn freeze_link(world: &Rc<World>, processor: usize, server: Server, direction: Direction, span: Duration) {
+    let Some(handles) = handles(world, processor) else { return };
+    match server {
+        Server::Broker => {
+            let Some(connection) = handles.nats.connection() else { return };
+            disturb(world, Some(processor), span + AFTERMATH);
+            match direction {
+                Direction::Up => connection.up.freeze(),
+                Direction::Down => connection.down.freeze(),
+            }
+            later(world, span, move |_| {
+                connection.up.thaw();
+                connection.down.thaw();
+            });
+        }
+        Server::Store => {
+            let Some(connection) = handles.mongo.connection() else { return };
+            trouble_store(world, span);
+            match direction {
+                Direction::Up => connection.up.freeze(),
+                Direction::Down => connection.down.freeze(),
+            }
+            later(world, span, move |_| {
+                connection.up.thaw();
+                connection.down.thaw();
+            });
+        }
+    }
+}
+
+fn error(fault: StoreFault) -> StoreError {
+    match fault {
+        StoreFault::NotPrimary => StoreError::NotPrimary,
+        StoreFault::WriteConflict => StoreError::WriteConflict,
+        StoreFault::TimedOut => StoreError::TimedOut,
+        StoreFault::Unauthorized => StoreError::Unauthorized,
+    }
+}

@@ -1,0 +1,463 @@
+//! A processor's process: the very core that production runs, and a shell that does what the real one does.
+//!
+//! It differs from `transcript-processor` in one thing: nothing is batched. Each effect is its own request.
+
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
+
+use smol::future;
+use transcript_core::{
+    Acknowledgement, Effect, Failure, FailureKind, Input, Output, Processor, Report, Time, WakeUp, WallTime,
+    contract::{Notification, TRANSCRIPTION_STREAM},
+    ids::{EffectId, Key},
+    summary::Summary,
+};
+
+use super::{
+    World,
+    faults::Point,
+    mongo::MongoClient,
+    nats::{Frame, NatsClient},
+    puller::Puller,
+};
+use crate::{
+    broker::{AckBody, Headers, Message},
+    bug::Bug,
+    plan::{Kind, Moment, millis},
+    runtime::{Bell, Queue, Slot},
+    seen::{Ending, Seen},
+    store::{Answer, Command, Durability, StoreError},
+};
+
+/// The most inputs that are taken before outputs are carried out, as in the real driver.
+const INPUTS: usize = 256;
+
+/// What the world needs of a process to disturb it.
+#[derive(Clone)]
+pub(super) struct Handles {
+    pub(super) inputs: Rc<Queue<Input>>,
+    pub(super) nats: Rc<NatsClient>,
+    pub(super) mongo: Rc<MongoClient>,
+    pub(super) core: Rc<RefCell<Processor>>,
+}
+
+/// What the parts of a process share.
+pub(super) struct Shared {
+    pub(super) world: Rc<World>,
+    pub(super) processor: usize,
+    pub(super) started: Time,
+    pub(super) inputs: Rc<Queue<Input>>,
+    pub(super) nats: Rc<NatsClient>,
+    mongo: Rc<MongoClient>,
+    answer_timeout: Duration,
+    /// How many deliveries the core has taken and wants, all together since the start.
+    pub(super) allowance: Cell<u64>,
+    pub(super) allowed: Bell,
+    /// The inboxes of the pull requests that are open; `None` once the process drains.
+    pub(super) open_pulls: RefCell<Option<Vec<u64>>>,
+}
+
+/// The driver's own state.
+struct Driver {
+    shared: Rc<Shared>,
+    core: Rc<RefCell<Processor>>,
+    /// The session of each job, and where its acknowledgement goes; for planted bugs only.
+    #[cfg(feature = "planted-bugs")]
+    replies: std::collections::BTreeMap<transcript_core::ids::JobId, Arc<str>>,
+}
+
+/// Starts a process on a processor's executor.
+pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
+    let options = &world.plan.options;
+    let inputs = Rc::new(Queue::default());
+    let (nats, mongo) = (NatsClient::new(world, processor), MongoClient::new(world, processor));
+    let shared = Rc::new(Shared {
+        world: Rc::clone(world),
+        processor,
+        started: world.clock.now(),
+        inputs: Rc::clone(&inputs),
+        nats: Rc::clone(&nats),
+        mongo: Rc::clone(&mongo),
+        answer_timeout: millis(options.answer_timeout_ms),
+        allowance: Cell::new(0),
+        allowed: Bell::default(),
+        open_pulls: RefCell::new(Some(vec![])),
+    });
+    let core = Rc::new(RefCell::new(new_core(world)));
+    let kept = Rc::clone(&core);
+    mongo.connect();
+    world.spawn_on(processor, Rc::clone(&nats).keep_connected());
+    world.spawn_on(processor, Puller::new(&shared).run());
+    #[cfg(feature = "planted-bugs")]
+    let driver = Driver { shared, core, replies: std::collections::BTreeMap::new() };
+    #[cfg(not(feature = "planted-bugs"))]
+    let driver = Driver { shared, core };
+    world.spawn_on(processor, driver.run());
+    Handles { inputs, nats, mongo, core: kept }
+}
+
+fn new_core(world: &World) -> Processor {
+    let mut settings = world.plan.options.core();
+    settings.ack_wait = world.ack_wait.get();
+    #[cfg(feature = "planted-bugs")]
+    if let Some(bug) = world.plan.bug.and_then(Bug::core) {
+        return Processor::with_bug(settings, bug).expect("the plan's settings can work");
+    }
+    Processor::new(settings).expect("the plan's settings can work")
+}
+
+impl Shared {
+    /// The core's time: since the process started.
+    fn time(&self) -> Time {
+        Time::from_micros(self.world.clock.now().since(self.started).as_micros().try_into().unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn calendar(&self) -> WallTime {
+        let skew = self.world.plan.options.skews_ms.get(self.processor).copied().unwrap_or(0);
+        WallTime::from_millis(self.world.calendar().as_millis() + skew)
+    }
+
+    /// Before jobs are given back: a request that is still open would get them again, at once and again.
+    fn stop_pulling(&self) {
+        let open = self.open_pulls.borrow_mut().take();
+        for inbox in open.into_iter().flatten() {
+            self.nats.drop_inbox(inbox);
+        }
+    }
+
+    fn report(&self, effect: EffectId, report: Report) {
+        self.inputs.push(Input::Reported { effect, report });
+    }
+
+    async fn within<T>(&self, answer: impl Future<Output = T>) -> Option<T> {
+        let late = async {
+            self.world.clock.sleep(self.answer_timeout).await;
+            None
+        };
+        future::or(async { Some(answer.await) }, late).await
+    }
+
+    async fn store(&self, command: Command, sent: Option<Sent>) -> Result<Answer, StoreError> {
+        self.within(self.mongo.run(command, sent)).await.unwrap_or(Err(StoreError::TimedOut))
+    }
+}
+
+type Sent = Rc<Slot<Result<Answer, StoreError>>>;
+
+impl Driver {
+    async fn run(mut self) {
+        let mut served = None;
+        loop {
+            let Some(next) = self.carry_out(served) else { return };
+            let Some(wake_up) = next else { return self.shared.world.end(self.shared.processor, Ending::Drained) };
+            self.allow();
+            served = self.wait(wake_up).await;
+        }
+    }
+
+    /// Waits for inputs or for the wake-up, and gives the wake-up back if it was served.
+    async fn wait(&mut self, wake_up: Option<WakeUp>) -> Option<WakeUp> {
+        let shared = Rc::clone(&self.shared);
+        let woken = async {
+            match wake_up {
+                Some(wake_up) => {
+                    let at = shared.started.after(wake_up.at.since(Time::ZERO));
+                    shared.world.clock.sleep_until(at).await;
+                }
+                None => future::pending().await,
+            }
+            None
+        };
+        match future::or(async { Some(shared.inputs.take().await) }, woken).await {
+            None => {
+                self.core.borrow_mut().handle(shared.time(), Input::Woken);
+                wake_up
+            }
+            Some(input) => {
+                self.handle(input);
+                for _ in 1..INPUTS {
+                    match shared.inputs.pop() {
+                        Some(input) => self.handle(input),
+                        None => break,
+                    }
+                }
+                None
+            }
+        }
+    }
+
+    fn handle(&mut self, input: Input) {
+        let Shared { world, processor, .. } = &*self.shared;
+        let processor = *processor;
+        let ignored = self.core.borrow().counters().ignored_reports;
+        let mut reported = None;
+        match &input {
+            Input::Delivered(delivery) => world.saw(&Seen::Delivered { processor, delivery }),
+            Input::Reported { effect, report } => {
+                reported = Some(*effect);
+                world.saw(&Seen::Reported { processor, id: *effect, report });
+            }
+            Input::Woken => {}
+            Input::Drain => self.shared.stop_pulling(),
+        }
+        #[cfg(feature = "planted-bugs")]
+        if let Input::Delivered(delivery) = &input {
+            let taken = self.core.borrow().counters().delivered + 1;
+            let job = serde_json::from_value(taken.into()).expect("jobs are counted up from 1");
+            self.replies.insert(job, Arc::clone(&delivery.reply));
+        }
+        self.core.borrow_mut().handle(self.shared.time(), input);
+        if let Some(id) = reported.filter(|_| self.core.borrow().counters().ignored_reports > ignored) {
+            world.saw(&Seen::Ignored { processor, id });
+        }
+    }
+
+    /// Carries out everything that the core has to say, and gives its wake-up; the inner `None` once it has drained, the
+    /// outer one where the process was killed over it.
+    #[expect(clippy::option_option, reason = "two ends that have nothing in common")]
+    fn carry_out(&mut self, served: Option<WakeUp>) -> Option<Option<Option<WakeUp>>> {
+        let shared = Rc::clone(&self.shared);
+        let Shared { world, processor, .. } = &*shared;
+        let processor = *processor;
+        loop {
+            let output = self.core.borrow_mut().poll_output();
+            match output {
+                Output::Perform { id, effect } => {
+                    world.saw(&Seen::Asked { processor, id, effect: &effect });
+                    let kind = kind(&effect);
+                    let twist = world.pass(Point::Effect { processor, kind, moment: Moment::Before });
+                    if world.is_doomed(processor) {
+                        return None;
+                    }
+                    if !twist.lose_report {
+                        self.perform(id, effect);
+                    }
+                    world.pass(Point::Effect { processor, kind, moment: Moment::After });
+                }
+                Output::InProgress { reply } => {
+                    world.saw(&Seen::InProgress { processor, reply: &reply });
+                    let kind = Kind::Heartbeat;
+                    world.pass(Point::Effect { processor, kind, moment: Moment::Before });
+                    // What cannot be sent now would be late.
+                    if !world.is_doomed(processor) && shared.nats.is_connected() {
+                        shared.nats.send(Frame::Ack { answer: None, reply, body: AckBody::Progress });
+                    }
+                    world.pass(Point::Effect { processor, kind, moment: Moment::After });
+                }
+                Output::Wait(next) => {
+                    let (jobs, overflowed) = (self.core.borrow().in_flight(), self.core.borrow().counters().overflowed);
+                    world.saw(&Seen::Waits { processor, jobs, overflowed, served, next });
+                    return Some(Some(next));
+                }
+                Output::Drained => return Some(None),
+            }
+            if world.is_doomed(processor) {
+                return None;
+            }
+        }
+    }
+
+    fn allow(&self) {
+        let room = u64::try_from(self.core.borrow().room()).unwrap_or(u64::MAX);
+        let counters = self.core.borrow().counters();
+        let allowance = counters.delivered + counters.overflowed + room;
+        if self.shared.allowance.replace(allowance) != allowance {
+            self.shared.allowed.put(());
+        }
+    }
+
+    /// Begins an effect: its first message leaves at once.
+    fn perform(&mut self, id: EffectId, effect: Effect) {
+        #[cfg(feature = "planted-bugs")]
+        self.misbehave(id.job, &effect);
+        let shared = Rc::clone(&self.shared);
+        let processor = shared.processor;
+        let world = Rc::clone(&shared.world);
+        match effect {
+            Effect::Count { session_id } => {
+                let command = Command::Count { sessions: vec![session_id] };
+                let sent = shared.mongo.try_send(&command);
+                world.spawn_on(processor, async move {
+                    let report = match shared.store(command, sent).await {
+                        Ok(Answer::Counts(counts)) => {
+                            Report::Counted { segments: counts.first().copied().unwrap_or(0) }
+                        }
+                        other => failed(&other),
+                    };
+                    shared.report(id, report);
+                });
+            }
+            Effect::Load { session_id, after, limit, counted: _ } => {
+                let command = Command::Load { session_id, after, limit };
+                let sent = shared.mongo.try_send(&command);
+                world.spawn_on(processor, async move {
+                    let report = match shared.store(command, sent).await {
+                        Ok(Answer::Page(page)) => Report::Loaded(page),
+                        other => failed(&other),
+                    };
+                    shared.report(id, report);
+                });
+            }
+            Effect::Save { summary } => {
+                let command = Command::Save { summary: Arc::clone(&summary), durability: Durability::Journal };
+                let sent = shared.mongo.try_send(&command);
+                world.spawn_on(processor, async move {
+                    let report = save(&shared, summary, command, sent).await;
+                    shared.report(id, report);
+                });
+            }
+            Effect::Mark { key, notified } => {
+                let command = Command::Mark { key, notified, durability: Durability::Journal };
+                let sent = shared.mongo.try_send(&command);
+                world.spawn_on(processor, async move {
+                    let report = match shared.store(command, sent).await {
+                        Ok(Answer::Marked) => Report::Marked,
+                        other => failed(&other),
+                    };
+                    shared.report(id, report);
+                });
+            }
+            Effect::Publish { message_id, notification } => {
+                let awaited = shared.nats.ask(|answer| self.publication(answer, &message_id, &notification));
+                world.spawn_on(processor, async move {
+                    let report = published(shared.within(awaited.answer()).await);
+                    shared.report(id, report);
+                });
+            }
+            Effect::Acknowledge { reply, acknowledgement, .. } => {
+                let body = body(acknowledgement);
+                let awaited = shared.nats.ask(|answer| Frame::Ack { answer: Some(answer), reply, body });
+                world.spawn_on(processor, async move {
+                    let report = acknowledged(shared.within(awaited.answer()).await.as_ref());
+                    shared.report(id, report);
+                });
+            }
+        }
+    }
+
+    fn publication(&self, answer: u64, message_id: &Key, notification: &Notification) -> Frame {
+        let msg_id = (!self.shared.world.has_bug(Bug::NoMessageId)).then(|| message_id.as_str().into());
+        let expected_stream = Some(TRANSCRIPTION_STREAM.into());
+        let headers = Headers { msg_id, expected_stream, ..Headers::default() };
+        let payload = serde_json::to_vec(notification).expect("a notification is JSON").into();
+        Frame::Publish { answer, headers, payload }
+    }
+
+    /// What the planted bugs of the order of effects do before their time.
+    #[cfg(feature = "planted-bugs")]
+    fn misbehave(&self, job: transcript_core::ids::JobId, effect: &Effect) {
+        let ack = || {
+            if let Some(reply) = self.replies.get(&job) {
+                drop(self.shared.nats.ask(|answer| Frame::Ack {
+                    answer: Some(answer),
+                    reply: Arc::clone(reply),
+                    body: AckBody::Ack,
+                }));
+            }
+        };
+        match (self.shared.world.plan.bug, effect) {
+            (Some(Bug::AckBeforePublish), Effect::Publish { .. }) | (Some(Bug::AckBeforeSave), Effect::Save { .. }) => {
+                ack();
+            }
+            (Some(Bug::PublishBeforeSave), Effect::Save { summary }) => {
+                let notification = Notification {
+                    session: summary.session.clone(),
+                    segments: summary.segments,
+                    complete: summary.complete,
+                };
+                drop(self.shared.nats.ask(|answer| self.publication(answer, &summary.key, &notification)));
+            }
+            (Some(_) | None, _) => {}
+        }
+    }
+}
+
+/// The upsert, a second one where it lost a race, and then what is stored now: three commands, as in the real shell.
+async fn save(shared: &Shared, summary: Arc<Summary>, command: Command, sent: Option<Sent>) -> Report {
+    let key = summary.key.clone();
+    let mut saved = shared.store(command, sent).await;
+    if saved == Err(StoreError::DuplicateKey) {
+        saved = shared.store(Command::Save { summary, durability: Durability::Journal }, None).await;
+    }
+    if saved.is_err() {
+        return failed(&saved);
+    }
+    match shared.store(Command::Read { key }, None).await {
+        Ok(Answer::Stored(Some(stored))) => Report::Saved(stored),
+        Ok(_) | Err(_) => failure(FailureKind::Busy, "the summary could not be read back"),
+    }
+}
+
+fn published(answer: Option<Message>) -> Report {
+    match answer {
+        None => failure(FailureKind::TimedOut, "NATS: timed out"),
+        Some(Message::PubAck(ack)) => Report::Published { stream_sequence: ack.sequence },
+        Some(Message::NoResponders) => failure(FailureKind::Unreachable, "NATS: no responders"),
+        Some(Message::Refused(error)) => {
+            let kind = match error.code {
+                401 | 403 => FailureKind::Denied,
+                409 | 429 | 500.. => FailureKind::Busy,
+                _ => FailureKind::Rejected,
+            };
+            failure(kind, &error.description)
+        }
+        Some(
+            Message::Delivery(_)
+            | Message::Status(_)
+            | Message::AckConfirmed
+            | Message::Answer(_)
+            | Message::Core { .. },
+        ) => failure(FailureKind::Busy, "no publish acknowledgement"),
+    }
+}
+
+/// Any answer is a yes, but that nobody listens.
+fn acknowledged(answer: Option<&Message>) -> Report {
+    match answer {
+        None => failure(FailureKind::TimedOut, "NATS: timed out"),
+        Some(Message::NoResponders) => failure(FailureKind::Unreachable, "NATS: no responders"),
+        Some(
+            Message::Delivery(_)
+            | Message::Status(_)
+            | Message::PubAck(_)
+            | Message::AckConfirmed
+            | Message::Refused(_)
+            | Message::Answer(_)
+            | Message::Core { .. },
+        ) => Report::Acknowledged,
+    }
+}
+
+fn body(acknowledgement: Acknowledgement) -> AckBody {
+    match acknowledgement {
+        Acknowledgement::Ack => AckBody::Ack,
+        Acknowledgement::Nak { delay, .. } => AckBody::Nak((!delay.is_zero()).then_some(delay)),
+        Acknowledgement::Term { reason } => AckBody::Term(Some(reason.into())),
+    }
+}
+
+fn failed(answer: &Result<Answer, StoreError>) -> Report {
+    match answer {
+        Ok(_) => failure(FailureKind::Busy, "an answer of another kind"),
+        Err(error) => Report::Failed((*error).into()),
+    }
+}
+
+fn failure(kind: FailureKind, detail: &str) -> Report {
+    Report::Failed(Failure { kind, detail: detail.to_owned() })
+}
+
+fn kind(effect: &Effect) -> Kind {
+    match effect {
+        Effect::Count { .. } => Kind::Count,
+        Effect::Load { .. } => Kind::Load,
+        Effect::Save { .. } => Kind::Save,
+        Effect::Publish { .. } => Kind::Publish,
+        Effect::Mark { .. } => Kind::Mark,
+        Effect::Acknowledge { .. } => Kind::Acknowledge,
+    }
+}
