@@ -22,9 +22,9 @@ use crate::{
 
 /// The name under which servers list these connections.
 const NAME: &str = "transcript-processor";
-/// async-nats gives a connection up after the third ping without an answer, so a peer that is gone without a word is
-/// noticed after about three of these, well within the ack wait.
-const PING_INTERVAL: Duration = Duration::from_secs(1);
+/// async-nats gives a connection up when it would send a third ping and the first two are unanswered, so a peer that is
+/// gone without a word is noticed after three of these: within 3 s, well within the ack wait.
+const PING_INTERVAL: Duration = Duration::from_millis(900);
 const FIRST_RECONNECT_DELAY: Duration = Duration::from_millis(10);
 /// Short beside the ack wait: calls in hand must not be given away because of a server that was restarted.
 const LONGEST_RECONNECT_DELAY: Duration = Duration::from_secs(1);

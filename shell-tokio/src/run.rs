@@ -1,19 +1,19 @@
 //! The service: connects, sets up, and drives the core until it is told to stop.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use async_nats::jetstream;
 use mongodb::Database;
 use thiserror::Error;
 use tokio::{
     signal::unix::{SignalKind, signal},
-    sync::{mpsc, watch},
+    sync::{Notify, mpsc, watch},
 };
 use transcript_core::{Processor, Settings, SettingsError, summary::Limits};
 
 use crate::{
     broker::{Broker, Puller},
-    cli::{RunArgs, RunSettings},
+    cli::{RunArgs, RunSettings, StreamSettings},
     clock::Clock,
     driver::{Deliveries, Driver, Ended, RealServers, Signal},
     setup::{self, SetupError},
@@ -48,6 +48,9 @@ pub enum RunError {
 ///
 /// What keeps the service from starting, and a second signal.
 pub async fn run(client: async_nats::Client, database: Database, args: &RunArgs) -> Result<(), RunError> {
+    if cfg!(feature = "first-version") {
+        tracing::error!("this build has the faults of the first version and is for tests only");
+    }
     let mut signals = signals()?;
     let jetstream = jetstream::new(client.clone());
     let report = tokio::select! {
@@ -67,10 +70,12 @@ pub async fn run(client: async_nats::Client, database: Database, args: &RunArgs)
     let (reports, inputs) = mpsc::unbounded_channel();
     let (allowance, allowed) = watch::channel(0);
     let clock = Clock::start();
+    let missing = Arc::new(Notify::new());
+    tokio::spawn(mend(missing.clone(), jetstream, args.stream.clone()));
     let servers = RealServers {
         store: Store::start(&database, &reports, args.jobs.answer_timeout),
         broker: Broker::start(&client, &reports, args.jobs.answer_timeout),
-        deliveries: Some(Deliveries::start(Puller::new(client.clone(), clock, reports, allowed))),
+        deliveries: Some(Deliveries::start(Puller::new(client.clone(), clock, reports, allowed, missing))),
     };
     tracing::info!(jobs = ?args.jobs, stream = ?args.stream, "ready");
     let ended = Driver { processor, servers, clock, inputs, allowance }.run(&mut signals).await;
@@ -85,6 +90,24 @@ pub async fn run(client: async_nats::Client, database: Database, args: &RunArgs)
         Ended::Stopped => return Err(RunError::Stopped),
     }
     Ok(())
+}
+
+/// Makes the streams and the consumer anew when somebody has deleted them, or a server has come back without them.
+///
+/// It looks only after a request for messages was refused because nothing is there, so it looks no more often than those
+/// are made, which pause longer each time.
+async fn mend(missing: Arc<Notify>, jetstream: jetstream::Context, settings: StreamSettings) {
+    loop {
+        missing.notified().await;
+        match setup::ensure_jetstream(&jetstream, &settings).await {
+            Ok(report) => {
+                for change in &report.changes {
+                    tracing::error!("JetStream had lost something that this service needs. {change}");
+                }
+            }
+            Err(error) => tracing::error!(error = %error, "JetStream cannot be used, and cannot be set up again"),
+        }
+    }
 }
 
 /// The first signal drains, the second stops.

@@ -40,11 +40,21 @@ const READY_POLL: Duration = Duration::from_millis(250);
 /// Whatever keeps the contract from being met; nothing that already exists is then lost, but objects that come before the
 /// one that the error names (in the order of the [`Report`]) may have been changed.
 pub async fn ensure(js: &Context, db: &Database, settings: &StreamSettings) -> Result<Report, SetupError> {
+    let mut report = ensure_jetstream(js, settings).await?;
+    index::ensure(db, &mut report).await?;
+    Ok(report)
+}
+
+/// The part of [`ensure`] that is about JetStream.
+///
+/// # Errors
+///
+/// See [`ensure`].
+pub async fn ensure_jetstream(js: &Context, settings: &StreamSettings) -> Result<Report, SetupError> {
     let mut report = Report::default();
     for object in [Object::transcription(settings), Object::recording(settings), Object::consumer(settings)] {
         ensure_object(js, &object, &mut report).await?;
     }
-    index::ensure(db, &mut report).await?;
     Ok(report)
 }
 

@@ -6,24 +6,42 @@ use std::{
     process::Stdio,
 };
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::{process::Command, sync::OnceCell};
 
 /// Names the processor's binary; without it, the workspace's own is built.
 pub const PROCESSOR_VARIABLE: &str = "TRANSCRIPT_PROCESSOR_BIN";
 
-/// The processor's binary, built from the sources as they are now: [`build`] runs once a process, where
-/// [`PROCESSOR_VARIABLE`] names none.
+/// Which processor is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Version {
+    /// The product.
+    #[default]
+    Product,
+    /// The product with the faults of its first version (the cargo feature `first-version`), in a target directory of its own.
+    First,
+}
+
+/// The processor's binary, built from the sources as they are now: cargo runs once a process, and for the product not at
+/// all where [`PROCESSOR_VARIABLE`] names one.
 ///
 /// # Errors
 ///
 /// See [`build`].
-pub async fn processor() -> Result<PathBuf, BuildError> {
-    static BUILT: OnceCell<PathBuf> = OnceCell::const_new();
-    if let Some(named) = env::var_os(PROCESSOR_VARIABLE) {
-        return Ok(named.into());
+pub async fn processor(version: Version) -> Result<PathBuf, BuildError> {
+    static PRODUCT: OnceCell<PathBuf> = OnceCell::const_new();
+    static FIRST: OnceCell<PathBuf> = OnceCell::const_new();
+    match version {
+        Version::Product => {
+            if let Some(named) = env::var_os(PROCESSOR_VARIABLE) {
+                return Ok(named.into());
+            }
+            PRODUCT.get_or_try_init(|| async { Ok(build().await?.join("transcript-processor")) }).await.cloned()
+        }
+        Version::First => FIRST.get_or_try_init(build_first_version).await.cloned(),
     }
-    BUILT.get_or_try_init(|| async { Ok(build().await?.join("transcript-processor")) }).await.cloned()
 }
 
 /// Builds the processor and the leash in the profile of the running executable, and returns the directory they are in.
@@ -36,9 +54,31 @@ pub async fn processor() -> Result<PathBuf, BuildError> {
 /// Cargo cannot be run, or the sources do not compile: the error has what cargo said.
 pub async fn build() -> Result<PathBuf, BuildError> {
     let place = Place::of_this_executable()?;
+    let packages = ["--package", "transcript-processor", "--package", "transcript-tests"];
+    run_cargo(&place, &[&packages[..], &["--bin", "transcript-processor", "--bin", "leash"]].concat()).await?;
+    Ok(place.directory())
+}
+
+async fn build_first_version() -> Result<PathBuf, BuildError> {
+    let mut place = Place::of_this_executable()?;
+    place.target_dir.push("first-version");
+    run_cargo(&place, &["--package", "transcript-processor", "--features", "first-version"]).await?;
+    Ok(place.directory().join("transcript-processor"))
+}
+
+/// Builds the simulator; `None` where this workspace has none.
+pub(crate) async fn simulator() -> Result<Option<PathBuf>, BuildError> {
+    if !workspace().join("shell-sim/src/main.rs").is_file() {
+        return Ok(None);
+    }
+    let place = Place::of_this_executable()?;
+    run_cargo(&place, &["--package", "transcript-sim", "--bin", "transcript-sim"]).await?;
+    Ok(Some(place.directory().join("transcript-sim")))
+}
+
+async fn run_cargo(place: &Place, what: &[&str]) -> Result<(), BuildError> {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(["build", "--quiet", "--package", "transcript-processor", "--package", "transcript-tests"]);
-    command.args(["--bin", "transcript-processor", "--bin", "leash", "--profile", &place.profile]);
+    command.args(["build", "--quiet", "--profile", &place.profile]).args(what);
     command.arg("--target-dir").arg(&place.target_dir);
     if let Some(triple) = &place.triple {
         command.args(["--target", triple]);
@@ -54,7 +94,7 @@ pub async fn build() -> Result<PathBuf, BuildError> {
     }
     let output = command.current_dir(workspace()).stdin(Stdio::null()).output().await.map_err(BuildError::Run)?;
     if output.status.success() {
-        Ok(place.directory())
+        Ok(())
     } else {
         Err(BuildError::Failed(String::from_utf8_lossy(&output.stderr).into_owned()))
     }

@@ -144,6 +144,20 @@ impl Leashed {
         self.signal_and_wait(Signal::SIGTERM).await
     }
 
+    /// Asks it to end (`SIGTERM`) without waiting for it.
+    ///
+    /// # Errors
+    ///
+    /// It has ended.
+    pub fn ask_to_end(&self) -> Result<(), LeashError> {
+        self.signal(Signal::SIGTERM)
+    }
+
+    /// Has it read its configuration again (`SIGHUP`).
+    pub(crate) fn reload(&self) -> Result<(), LeashError> {
+        self.signal(Signal::SIGHUP)
+    }
+
     /// Stops it where it stands (`SIGSTOP`), its connections left open, and waits until every thread of it stands.
     ///
     /// # Errors

@@ -30,14 +30,19 @@
 //!   an eye, and so any test may kill it. Accounts on a shared one would save nothing and forbid that. mongod takes seconds, so
 //!   it is shared through databases.
 //! - No process outlives its test, and no directory either, also where the test is killed ([`leash`]).
-//! - Nothing sleeps for a while and hopes: [`wait::wait_until`] has the only sleep.
+//! - Nothing sleeps for a while and hopes: conditions are awaited ([`wait::wait_until`]), and a time passes only where it is
+//!   what is tested, such as the time for which a crashed processor stays down.
 
 pub mod calls;
 pub mod cargo;
 pub mod conformance;
+pub mod crash;
 pub mod leash;
 pub mod processor;
 pub mod proxy;
 pub mod servers;
+pub mod storm;
+pub mod summary;
+pub mod supervisor;
 pub mod wait;
 pub mod world;

@@ -5,7 +5,7 @@ use std::{ffi::OsString, io, path::PathBuf, time::Duration};
 use thiserror::Error;
 
 use crate::{
-    cargo::{self, BuildError},
+    cargo::{self, BuildError, Version},
     leash::{self, Exit, Launch, LeashError, Leashed},
     wait::{NotReached, wait_until},
 };
@@ -13,6 +13,7 @@ use crate::{
 /// A run of `transcript-processor` to be started.
 #[derive(Debug, Clone, Default)]
 pub struct ProcessorCommand {
+    version: Version,
     arguments: Vec<OsString>,
     environment: Vec<(OsString, OsString)>,
 }
@@ -22,6 +23,13 @@ impl ProcessorCommand {
     #[must_use]
     pub fn new(subcommand: &str) -> Self {
         Self::default().argument(subcommand)
+    }
+
+    /// The same with another version of the processor.
+    #[must_use]
+    pub fn version(mut self, version: Version) -> Self {
+        self.version = version;
+        self
     }
 
     /// One more argument.
@@ -54,7 +62,7 @@ impl ProcessorCommand {
         let temporary = leash::directory("processor").map_err(ProcessorError::Directory)?;
         let output = temporary.path().join("output");
         let process = Leashed::start(Launch {
-            program: cargo::processor().await?,
+            program: cargo::processor(self.version).await?,
             arguments: self.arguments.clone(),
             environment: self.environment.clone(),
             directory: temporary.path().to_owned(),
@@ -107,6 +115,15 @@ impl Processor {
     /// See [`Leashed::terminate`].
     pub async fn terminate(&self) -> Result<Exit, LeashError> {
         self.process.terminate().await
+    }
+
+    /// Asks it to end (`SIGTERM`) without waiting for it.
+    ///
+    /// # Errors
+    ///
+    /// It has ended.
+    pub fn ask_to_end(&self) -> Result<(), LeashError> {
+        self.process.ask_to_end()
     }
 
     /// Stops it where it stands (`SIGSTOP`), as a machine that swaps or a paused virtual machine does.

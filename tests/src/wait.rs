@@ -1,4 +1,4 @@
-//! Waiting for a condition, with the only sleep of this package.
+//! Waiting for a condition.
 
 use std::{fmt::Display, time::Duration};
 

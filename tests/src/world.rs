@@ -1,6 +1,6 @@
 //! Both servers, clients of them, and what tests do with them.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use async_nats::{HeaderMap, jetstream};
 use mongodb::{
@@ -20,7 +20,7 @@ use transcript_core::{
 use crate::{
     calls::CallSegment,
     processor::ProcessorCommand,
-    servers::{Mongod, NatsServer, ServerError, TestDatabase},
+    servers::{Mongod, NatsOptions, NatsServer, ServerError, TestDatabase},
 };
 
 /// The duplicate window of the data contract.
@@ -38,6 +38,22 @@ pub struct World {
     pub client: async_nats::Client,
     /// JetStream on that connection.
     pub jetstream: jetstream::Context,
+}
+
+/// Whose mongod a world's database is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreOf {
+    /// The one that this process's tests share.
+    AllWorlds,
+    /// One that the test may kill.
+    ThisWorld,
+}
+
+/// The call app: what ends calls. It can go on beside whatever a test does to its world.
+#[derive(Debug, Clone)]
+pub struct App {
+    jetstream: jetstream::Context,
+    segments: Collection<Document>,
 }
 
 /// A notification as it lies in the stream.
@@ -58,8 +74,7 @@ impl World {
     ///
     /// A server does not start.
     pub async fn start() -> Result<Self, WorldError> {
-        let database = TestDatabase::on(Mongod::shared().await?).await?;
-        Self::with(database, None).await
+        Self::start_as(StoreOf::AllWorlds, NatsOptions::default()).await
     }
 
     /// A world with a mongod that the test may kill.
@@ -78,11 +93,26 @@ impl World {
     /// A server does not start.
     pub async fn start_with(mongod: Mongod) -> Result<Self, WorldError> {
         let database = TestDatabase::on(&mongod).await?;
-        Self::with(database, Some(mongod)).await
+        Self::with(database, Some(mongod), NatsOptions::default()).await
     }
 
-    async fn with(database: TestDatabase, mongod: Option<Mongod>) -> Result<Self, WorldError> {
-        let nats = NatsServer::start().await?;
+    /// A world with a nats-server that is more than the default.
+    ///
+    /// # Errors
+    ///
+    /// A server does not start.
+    pub async fn start_as(store: StoreOf, options: NatsOptions) -> Result<Self, WorldError> {
+        match store {
+            StoreOf::AllWorlds => Self::with(TestDatabase::on(Mongod::shared().await?).await?, None, options).await,
+            StoreOf::ThisWorld => {
+                let mongod = Mongod::replica_set().await?;
+                Self::with(TestDatabase::on(&mongod).await?, Some(mongod), options).await
+            }
+        }
+    }
+
+    async fn with(database: TestDatabase, mongod: Option<Mongod>, options: NatsOptions) -> Result<Self, WorldError> {
+        let nats = NatsServer::start_with(options).await?;
         let client = nats.client().await.map_err(WorldError::nats)?;
         Ok(Self { database, mongod, nats, jetstream: jetstream::new(client.clone()), client })
     }
@@ -106,6 +136,12 @@ impl World {
     #[must_use]
     pub fn mongodb_uri(&self) -> &str {
         self.database.uri()
+    }
+
+    /// The address of the database's server, for a proxy before it.
+    #[must_use]
+    pub fn mongod_address(&self) -> SocketAddr {
+        self.database.server()
     }
 
     /// A subcommand of the processor, told where this world's servers are.
@@ -137,46 +173,37 @@ impl World {
         Ok(())
     }
 
-    /// Stores segments as the call app does: `_id` is `<sessionId>:<index>`.
+    /// The call app.
+    #[must_use]
+    pub fn app(&self) -> App {
+        App { jetstream: self.jetstream.clone(), segments: self.segments() }
+    }
+
+    /// See [`App::insert_segments`].
     ///
     /// # Errors
     ///
-    /// The store refuses one.
+    /// See [`App::insert_segments`].
     pub async fn insert_segments(&self, segments: &[CallSegment]) -> Result<(), WorldError> {
-        let documents = segments.iter().map(|segment| {
-            let mut document = bson::serialize_to_document(segment)?;
-            document.insert("_id", format!("{}:{}", segment.session.session_id, segment.index));
-            Ok(document)
-        });
-        let documents: Vec<Document> = documents.collect::<Result<_, bson::error::Error>>()?;
-        if !documents.is_empty() {
-            self.segments().insert_many(documents).await?;
-        }
-        Ok(())
+        self.app().insert_segments(segments).await
     }
 
-    /// Publishes the end of a session and returns its place in the stream.
+    /// See [`App::publish_session_end`].
     ///
     /// # Errors
     ///
-    /// The server did not store it.
+    /// See [`App::publish_session_end`].
     pub async fn publish_session_end(&self, session: &Session, published_segments: u64) -> Result<u64, WorldError> {
-        let payload = json!({
-            "conversationId": session.conversation_id,
-            "sessionId": session.session_id,
-            "publishedSegments": published_segments,
-        });
-        self.publish(SESSION_ENDED_SUBJECT, payload.to_string().into_bytes()).await
+        self.app().publish_session_end(session, published_segments).await
     }
 
-    /// Publishes any bytes to a subject of a stream and returns their place in it.
+    /// See [`App::publish`].
     ///
     /// # Errors
     ///
-    /// The server did not store them.
+    /// See [`App::publish`].
     pub async fn publish(&self, subject: &'static str, payload: Vec<u8>) -> Result<u64, WorldError> {
-        let stored = self.jetstream.publish(subject, payload.into()).await.map_err(WorldError::nats)?;
-        Ok(stored.await.map_err(WorldError::nats)?.sequence)
+        self.app().publish(subject, payload).await
     }
 
     /// All summaries, by key.
@@ -248,6 +275,59 @@ impl World {
 
     fn collection(&self, name: &str) -> Collection<Document> {
         self.database().collection(name)
+    }
+}
+
+impl App {
+    /// Stores segments; `_id` is `<sessionId>:<index>`.
+    ///
+    /// # Errors
+    ///
+    /// The store refuses one.
+    pub async fn insert_segments(&self, segments: &[CallSegment]) -> Result<(), WorldError> {
+        let documents = segments.iter().map(|segment| {
+            let mut document = bson::serialize_to_document(segment)?;
+            document.insert("_id", format!("{}:{}", segment.session.session_id, segment.index));
+            Ok(document)
+        });
+        let documents: Vec<Document> = documents.collect::<Result<_, bson::error::Error>>()?;
+        if !documents.is_empty() {
+            self.segments.insert_many(documents).ordered(false).await?;
+        }
+        Ok(())
+    }
+
+    /// How many segments of a session are stored.
+    ///
+    /// # Errors
+    ///
+    /// The store does not answer.
+    pub async fn count_segments(&self, session: &Session) -> Result<u64, WorldError> {
+        Ok(self.segments.count_documents(doc! { "sessionId": &*session.session_id }).await?)
+    }
+
+    /// Publishes the end of a session and returns its place in the stream.
+    ///
+    /// # Errors
+    ///
+    /// The server did not store it.
+    pub async fn publish_session_end(&self, session: &Session, published_segments: u64) -> Result<u64, WorldError> {
+        let payload = json!({
+            "conversationId": session.conversation_id,
+            "sessionId": session.session_id,
+            "publishedSegments": published_segments,
+        });
+        self.publish(SESSION_ENDED_SUBJECT, payload.to_string().into_bytes()).await
+    }
+
+    /// Publishes any bytes to a subject of a stream and returns their place in it.
+    ///
+    /// # Errors
+    ///
+    /// The server did not store them.
+    pub async fn publish(&self, subject: &'static str, payload: Vec<u8>) -> Result<u64, WorldError> {
+        let stored = self.jetstream.publish(subject, payload.into()).await.map_err(WorldError::nats)?;
+        Ok(stored.await.map_err(WorldError::nats)?.sequence)
     }
 }
 

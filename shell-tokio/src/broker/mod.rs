@@ -110,7 +110,9 @@ async fn publish(
     let rejected = |detail: String| Failure { kind: FailureKind::Rejected, detail };
     let payload = serde_json::to_vec(notification).map_err(|error| rejected(error.to_string()))?;
     let mut headers = HeaderMap::new();
-    headers.insert(async_nats::header::NATS_MESSAGE_ID, message_id.as_str());
+    if cfg!(not(feature = "first-version")) {
+        headers.insert(async_nats::header::NATS_MESSAGE_ID, message_id.as_str());
+    }
     headers.insert(async_nats::header::NATS_EXPECTED_STREAM, TRANSCRIPTION_STREAM);
     let request = Request::new().payload(payload.into()).headers(headers).timeout(Some(answer_timeout));
     let answer = send(client, PROCESSED_SUBJECT.to_owned(), request).await?;

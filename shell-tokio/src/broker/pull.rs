@@ -5,12 +5,12 @@
 //! request is over when its messages have come, when the server says so, when the connection was made anew, or when the
 //! server has been silent for longer than its heartbeats allow.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use async_nats::{Client, Message, StatusCode, Subscriber, connection::State, jetstream};
 use futures::{FutureExt, StreamExt, future};
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{Notify, mpsc, oneshot, watch},
     time::{Instant, sleep_until},
 };
 use transcript_core::{
@@ -43,6 +43,8 @@ pub struct Puller {
     deliveries: mpsc::UnboundedSender<Input>,
     /// How many deliveries the core has taken and wants, all together since the start.
     allowance: watch::Receiver<u64>,
+    /// Told when there is no consumer to ask.
+    missing: Arc<Notify>,
     requests: Vec<PullRequest>,
     received: u64,
     connects: u64,
@@ -71,20 +73,34 @@ enum Over {
     Served,
     /// The server did not take it or forgot it: pause before asking again.
     Refused,
+    /// There is no consumer, or no JetStream: the same, and somebody has to make it anew.
+    Missing,
 }
 
 impl Puller {
-    /// A puller that hands deliveries to `deliveries` and never asks for more than `allowance`, counted since the start.
+    /// A puller that hands deliveries to `deliveries`, never asks for more than `allowance`, counted since the start, and
+    /// notifies `missing` whenever it asked in vain because there is no consumer. It keeps asking, with growing pauses.
     #[must_use]
     pub fn new(
         client: Client,
         clock: Clock,
         deliveries: mpsc::UnboundedSender<Input>,
         allowance: watch::Receiver<u64>,
+        missing: Arc<Notify>,
     ) -> Self {
         let connects = connects(&client);
-        let not_before = Instant::now();
-        Self { client, clock, deliveries, allowance, requests: vec![], received: 0, connects, pause: PAUSE, not_before }
+        Self {
+            client,
+            clock,
+            deliveries,
+            allowance,
+            missing,
+            requests: vec![],
+            received: 0,
+            connects,
+            pause: PAUSE,
+            not_before: Instant::now(),
+        }
     }
 
     /// Pulls until it is told to stop or the driver is gone. When it returns, the server has been told that nobody waits
@@ -190,8 +206,13 @@ impl Puller {
         };
         if let Some((place, over)) = over {
             self.requests.swap_remove(place);
-            if over == Over::Refused {
-                self.refused();
+            match over {
+                Over::Served => {}
+                Over::Refused => self.refused(),
+                Over::Missing => {
+                    self.refused();
+                    self.missing.notify_one();
+                }
             }
         }
     }
@@ -262,7 +283,8 @@ fn over(status: StatusCode, description: &str) -> Over {
         return Over::Served;
     }
     tracing::warn!(%status, description, "JetStream ended a pull request");
-    Over::Refused
+    let missing = status == StatusCode::NO_RESPONDERS || description.eq_ignore_ascii_case("Consumer Deleted");
+    if missing { Over::Missing } else { Over::Refused }
 }
 
 fn connects(client: &Client) -> u64 {

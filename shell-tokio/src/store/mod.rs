@@ -2,8 +2,11 @@
 
 mod count;
 mod failures;
+#[cfg(feature = "first-version")]
+mod first_version;
 mod load;
 mod mark;
+#[cfg_attr(feature = "first-version", expect(dead_code, reason = "the first version had no conditional upsert"))]
 mod save;
 mod segment;
 
@@ -95,7 +98,12 @@ impl Store {
             async move { pager.load_page(asked).await }
         }));
         let saver = worker.clone();
-        tokio::spawn(batches(waiting_saves, BATCH, async move |batch| saver.save(batch).await));
+        tokio::spawn(batches(waiting_saves, BATCH, async move |batch| {
+            #[cfg(not(feature = "first-version"))]
+            saver.save(batch).await;
+            #[cfg(feature = "first-version")]
+            saver.insert(batch).await;
+        }));
         tokio::spawn(batches(waiting_marks, BATCH, async move |batch| worker.mark(batch).await));
         Self { counts, loads, saves, marks }
     }

@@ -25,7 +25,7 @@ use transcript_tests::{
     cargo,
     leash::Exit,
     processor::{Processor, ProcessorCommand},
-    proxy::{Direction, Flow, NatsProxy},
+    proxy::{Nats, NatsProxy, NatsTraffic, Rule},
     wait::wait_until,
     world::World,
 };
@@ -64,17 +64,19 @@ async fn main() -> ExitCode {
 /// Everything that came out wrong.
 async fn tell(story: &Story) -> Result<Vec<String>> {
     story.heading("Two servers and a processor");
-    cargo::processor().await?;
+    cargo::processor(cargo::Version::Product).await?;
     story.event("the binary is built");
     let stage = Stage::set(story).await?;
 
     story.heading("Three calls end");
     let first = stage.start_processor(story).await?;
     let _narrator = stage.narrate_saves(story).await?;
+    // The notifications of all three are held back, so the kill finds one on its way whichever call is first.
+    let notifications = stage.proxy.hold(NatsTraffic::to(PROCESSED_SUBJECT));
     stage.play_calls(story).await?;
 
     story.heading("A crash at the worst moment");
-    let killed = stage.kill_between_save_and_publish(story, &first).await?;
+    let killed = stage.kill_between_save_and_publish(story, &first, notifications).await?;
     drop(first);
 
     story.heading("Another processor takes over");
@@ -117,8 +119,6 @@ impl Stage {
     }
 
     async fn play_calls(&self, story: &Story) -> Result<()> {
-        // The notifications of all three are held back, so the kill finds one on its way whichever call is first.
-        self.proxy.set(Direction::ToServer, Flow::Hold { subject: PROCESSED_SUBJECT.to_owned() });
         let plays = CALLS.iter().zip(&self.calls).map(async |(&name, call)| {
             let late = name == LATE_CALL;
             self.play(name, late).run(WITHIN).await?;
@@ -142,7 +142,12 @@ impl Stage {
         Ok(AbortOnDrop(tokio::spawn(narrate(changes, story.clone()))))
     }
 
-    async fn kill_between_save_and_publish(&self, story: &Story, processor: &Processor) -> Result<Killed> {
+    async fn kill_between_save_and_publish(
+        &self,
+        story: &Story,
+        processor: &Processor,
+        held_back: Rule<Nats>,
+    ) -> Result<Killed> {
         let held = tokio::select! {
             held = self.proxy.held() => held,
             ended = processor.wait(WITHIN) => {
@@ -150,7 +155,8 @@ impl Stage {
                 return Err(format!("the processor {what}; its log:\n{}", processor.logs()).into());
             }
         };
-        let key = held.header("Nats-Msg-Id").ok_or("the notification has no Nats-Msg-Id")?.to_owned();
+        let id = held.message().and_then(|message| message.header("Nats-Msg-Id"));
+        let key = id.ok_or("the notification has no Nats-Msg-Id")?.to_owned();
         story.event(&format!("the notification of {key} is on its way, and is held up"));
         wait_until(format!("the summary of {key} is stored"), WITHIN, || async {
             let stored = self.world.summaries().await.map_err(|error| error.to_string())?;
@@ -161,7 +167,7 @@ impl Stage {
         let exit = processor.kill().await?;
         let at = Instant::now();
         self.proxy.cut();
-        self.proxy.set(Direction::ToServer, Flow::Pass);
+        drop(held_back);
         story.event(&format!("the processor is killed ({exit:?}): a summary is saved, and nobody was told"));
         let told = self.world.notifications().await?.len();
         if told == 0 { Ok(Killed { key, at }) } else { Err(format!("{told} notifications went through").into()) }

@@ -226,6 +226,7 @@ impl Mongod {
 pub struct TestDatabase {
     database: Database,
     uri: String,
+    server: SocketAddr,
 }
 
 impl TestDatabase {
@@ -237,7 +238,7 @@ impl TestDatabase {
     pub async fn on(server: &Mongod) -> Result<Self, ServerError> {
         static DATABASES: AtomicU64 = AtomicU64::new(1);
         let name = format!("test-{}-{}", std::process::id(), DATABASES.fetch_add(1, Ordering::Relaxed));
-        Ok(Self { database: server.client().await?.database(&name), uri: server.uri() })
+        Ok(Self { database: server.client().await?.database(&name), uri: server.uri(), server: server.address() })
     }
 
     /// The database.
@@ -256,6 +257,12 @@ impl TestDatabase {
     #[must_use]
     pub fn uri(&self) -> &str {
         &self.uri
+    }
+
+    /// The server's address.
+    #[must_use]
+    pub fn server(&self) -> SocketAddr {
+        self.server
     }
 }
 

@@ -1,6 +1,10 @@
 //! nats-server with JetStream.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use async_nats::{Client, ConnectOptions, jetstream};
 
@@ -71,13 +75,7 @@ impl NatsServer {
         let failed = |source| ServerError::Directory { server: Program::NatsServer, source };
         let temporary = leash::directory("nats").map_err(failed)?;
         let directory = temporary.path().to_owned();
-        let config = format!(
-            "host: 127.0.0.1\nport: {port}\nserver_name: \"{}\"\njetstream {{ store_dir: \"{}\" }}\n{}\n",
-            server_name(port),
-            directory.join("store").display(),
-            options.config
-        );
-        fs::write(directory.join("nats.conf"), config).map_err(failed)?;
+        configure(&directory, port, &options, JetStream::Enabled).map_err(failed)?;
         let process = Leashed::start(launch(&directory).await?).await?;
         let directory = temporary.keep();
         let server = Self { process, directory, port, options };
@@ -142,6 +140,39 @@ impl NatsServer {
         self.ready().await
     }
 
+    /// Kills it and starts it on the same port and the same directory without JetStream, as a server is that takes connections
+    /// while its streams are not there yet. Waits until it takes them; [`Self::enable_jetstream`] brings the streams back.
+    ///
+    /// # Errors
+    ///
+    /// See [`Self::start_with`].
+    pub async fn start_again_without_jetstream(&mut self) -> Result<(), ServerError> {
+        self.process.kill().await?;
+        self.configure(JetStream::Disabled)?;
+        let next = Leashed::start(launch(&self.directory).await?).await?;
+        std::mem::replace(&mut self.process, next).hand_over();
+        let connects = wait_until("the server takes connections", READY_WITHIN, || async {
+            self.client().await.map(|_| ()).map_err(|error| error.to_string())
+        });
+        ready(Program::NatsServer, &self.process, connects).await
+    }
+
+    /// Has the running server enable JetStream, and waits until it answers.
+    ///
+    /// # Errors
+    ///
+    /// See [`Self::start_with`].
+    pub async fn enable_jetstream(&self) -> Result<(), ServerError> {
+        self.configure(JetStream::Enabled)?;
+        self.process.reload()?;
+        self.ready().await
+    }
+
+    fn configure(&self, jetstream: JetStream) -> Result<(), ServerError> {
+        let configured = configure(&self.directory, self.port, &self.options, jetstream);
+        configured.map_err(|source| ServerError::Directory { server: Program::NatsServer, source })
+    }
+
     /// Stops it where it stands (`SIGSTOP`): connections stay open and nothing answers.
     ///
     /// # Errors
@@ -168,7 +199,7 @@ impl NatsServer {
 
     /// Where its configuration, log and store are.
     #[must_use]
-    pub fn directory(&self) -> &std::path::Path {
+    pub fn directory(&self) -> &Path {
         &self.directory
     }
 
@@ -198,12 +229,29 @@ impl NatsServer {
     }
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum JetStream {
+    Enabled,
+    Disabled,
+}
+
+fn configure(directory: &Path, port: u16, options: &NatsOptions, jetstream: JetStream) -> io::Result<()> {
+    let store = directory.join("store");
+    let jetstream = match jetstream {
+        JetStream::Enabled => format!("jetstream {{ store_dir: \"{}\" }}\n", store.display()),
+        JetStream::Disabled => String::new(),
+    };
+    let name = server_name(port);
+    let config = format!("host: 127.0.0.1\nport: {port}\nserver_name: \"{name}\"\n{jetstream}{}\n", options.config);
+    fs::write(directory.join("nats.conf"), config)
+}
+
 /// Tells this process's server on the port from any other's.
 fn server_name(port: u16) -> String {
     format!("test-{}-{port}", std::process::id())
 }
 
-async fn launch(directory: &std::path::Path) -> Result<Launch, ServerError> {
+async fn launch(directory: &Path) -> Result<Launch, ServerError> {
     let log = directory.join("log");
     Ok(Launch {
         program: Program::NatsServer.binary().await?,
