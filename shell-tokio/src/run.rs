@@ -75,7 +75,14 @@ pub async fn run(client: async_nats::Client, database: Database, args: &RunArgs)
     let servers = RealServers {
         store: Store::start(&database, &reports, args.jobs.answer_timeout),
         broker: Broker::start(&client, &reports, args.jobs.answer_timeout),
-        deliveries: Some(Deliveries::start(Puller::new(client.clone(), clock, reports, allowed, missing))),
+        deliveries: Some(Deliveries::start(Puller::new(
+            client.clone(),
+            clock,
+            reports,
+            allowed,
+            missing,
+            args.stream.ack_wait,
+        ))),
     };
     tracing::info!(jobs = ?args.jobs, stream = ?args.stream, "ready");
     let ended = Driver { processor, servers, clock, inputs, allowance }.run(&mut signals).await;

@@ -20,8 +20,12 @@ use transcript_core::{
 
 use crate::clock::Clock;
 
-/// How long the server keeps a request.
-const EXPIRES: Duration = Duration::from_secs(30);
+/// The shortest and the longest time for which the server keeps a request; between them it is the ack wait.
+///
+/// A request outlives a connection that broke without a word, and a process that is frozen, and until it expires the server
+/// hands every other message to it, for nobody. A message that is lost so comes back after the ack wait: where a
+/// request lives no longer than that, it costs a message one attempt, or two, and never all of them.
+const EXPIRES: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
 /// How often the server says that a request still waits.
 const IDLE_HEARTBEAT: Duration = Duration::from_secs(1);
 /// When a request that is not heard of is taken to be forgotten.
@@ -45,6 +49,7 @@ pub struct Puller {
     allowance: watch::Receiver<u64>,
     /// Told when there is no consumer to ask.
     missing: Arc<Notify>,
+    expires: Duration,
     requests: Vec<PullRequest>,
     received: u64,
     connects: u64,
@@ -87,6 +92,7 @@ impl Puller {
         deliveries: mpsc::UnboundedSender<Input>,
         allowance: watch::Receiver<u64>,
         missing: Arc<Notify>,
+        ack_wait: Duration,
     ) -> Self {
         let connects = connects(&client);
         Self {
@@ -95,6 +101,7 @@ impl Puller {
             deliveries,
             allowance,
             missing,
+            expires: ack_wait.clamp(EXPIRES.0, EXPIRES.1),
             requests: vec![],
             received: 0,
             connects,
@@ -176,7 +183,7 @@ impl Puller {
         let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{TRANSCRIPTION_STREAM}.{CONSUMER}");
         let body = serde_json::json!({
             "batch": batch,
-            "expires": EXPIRES.as_nanos(),
+            "expires": self.expires.as_nanos(),
             "idle_heartbeat": IDLE_HEARTBEAT.as_nanos(),
         });
         self.client.publish_with_reply(subject, inbox, body.to_string().into()).await?;
