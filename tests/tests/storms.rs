@@ -199,30 +199,3 @@ async fn is_mended(storm: &Storm, deleted: Instant) -> Outcome {
     timeout(left, storm.nats.seen(&NatsTraffic::Delivery, Fate::Passed, deleted)).await?;
     Ok(())
 }
-
-#[tokio::test(flavor = "multi_thread")]
-async fn everything_is_restarted_ten_times() -> Outcome {
-    let mut storm = Storm::begin(StoreOf::ThisWorld, 2, &[]).await?;
-    let calls = storm.end_calls();
-    for _ in 0..10 {
-        let under_way = storm.world.consumer().await?.delivered.stream_sequence;
-        for processor in &mut storm.processors {
-            processor.kill().await?;
-        }
-        storm.world.nats.start_again().await?;
-        storm.world.mongod().start_again().await?;
-        for processor in &mut storm.processors {
-            processor.start().await?;
-        }
-        for processor in &storm.processors {
-            processor.ready(LONG).await?;
-        }
-        // A call that is interrupted in each of its five attempts is beyond what is tried here.
-        wait_until("what was under way is done", LONG, || async {
-            let done = storm.world.consumer().await.map_err(|error| error.to_string())?.ack_floor.stream_sequence;
-            if done >= under_way { Ok(()) } else { Err(format!("{done} of {under_way}")) }
-        })
-        .await?;
-    }
-    storm.end(calls).await
-}
