@@ -22,6 +22,23 @@ pub enum Bug {
     UnescapedKey,
     /// A report that never comes is waited for without end.
     ReportsAwaitedForEver,
+    /// The summary step panics on a segment whose text is [`Bug::PANIC`].
+    SummaryPanics,
+    /// A job that fails for good is terminated without a dead letter.
+    NoDeadLetter,
+    /// A message that used up its deliveries is left alone.
+    ExhaustedIgnored,
+    /// A draining processor gives every job back with a nak, also one of a later delivery.
+    DrainBurnsAttempts,
+    /// A summary that was announced is announced again.
+    MarkIgnored,
+    /// Patience ends also while a server serves nobody.
+    ImpatientInOutages,
+}
+
+impl Bug {
+    /// The text on which [`Bug::SummaryPanics`] panics.
+    pub const PANIC: &'static str = "the summary step panics on this";
 }
 
 impl Key {

@@ -2,7 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::Session;
+use crate::{
+    event::SessionEnded,
+    ids::{Key, Session},
+    time::WallTime,
+};
 
 /// The stream that holds the transcripts' events.
 pub const TRANSCRIPTION_STREAM: &str = "TRANSCRIPTION";
@@ -20,6 +24,22 @@ pub const SEGMENT_SUBJECT: &str = "transcription.segment";
 pub const SESSION_ENDED_SUBJECT: &str = "transcription.session-ended";
 /// The notification: a summary is stored.
 pub const PROCESSED_SUBJECT: &str = "transcript.processed";
+/// A summary of more segments has replaced one that was announced.
+pub const REVISED_SUBJECT: &str = "transcript.revised";
+/// The end of a call that could not be processed, kept with the reason.
+pub const DEAD_LETTER_SUBJECT: &str = "transcription.dead-letter";
+/// On an end that was published again: the place in the stream of the message that it was made from.
+pub const REDRIVE_OF_HEADER: &str = "Transcript-Redrive-Of";
+/// On a dead letter: the place in the stream of the end that it is about.
+pub const STREAM_SEQUENCE_HEADER: &str = "Transcript-Stream-Sequence";
+/// On a dead letter: how often the end was handed over.
+pub const ATTEMPTS_HEADER: &str = "Transcript-Attempts";
+/// On a dead letter: why it is one.
+pub const REASON_HEADER: &str = "Transcript-Reason";
+/// On a dead letter: when it was given up, in milliseconds since the Unix epoch.
+pub const TIME_HEADER: &str = "Transcript-Time";
+/// On a dead letter: the processor that gave it up.
+pub const PROCESSOR_HEADER: &str = "Transcript-Processor";
 /// The collection of segments.
 pub const SEGMENTS_COLLECTION: &str = "transcriptsegments";
 /// The collection of summaries.
@@ -36,4 +56,111 @@ pub struct Notification {
     pub segments: u64,
     /// Whether those are at least as many as were announced.
     pub complete: bool,
+    /// Which summary of the session this is, counted from 1; only `transcript.revised` says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<u64>,
+}
+
+/// What is announced, and how it is known again.
+///
+/// Message ids are the stream's, whatever the subject. A key has exactly one colon and no `%` that is not an escape, and a
+/// segment's id ends in a colon and digits, so that no two ids of different meaning are equal here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Announcement {
+    /// A summary, on [`PROCESSED_SUBJECT`]: known again within the stream's duplicate window.
+    Processed,
+    /// A summary, on a subject of its own below [`PROCESSED_SUBJECT`], which the stream takes once for as long as it keeps
+    /// the message.
+    ProcessedOnce,
+    /// A summary that replaced an announced one, on [`REVISED_SUBJECT`]: known again within the duplicate window.
+    Revised {
+        /// Which summary of the session it is.
+        revision: u64,
+    },
+}
+
+impl Announcement {
+    /// Where it is published.
+    #[must_use]
+    pub fn subject(self, key: &Key) -> String {
+        match self {
+            Self::Processed => PROCESSED_SUBJECT.to_owned(),
+            Self::ProcessedOnce => format!("{PROCESSED_SUBJECT}.{}", key.subject_token()),
+            Self::Revised { .. } => REVISED_SUBJECT.to_owned(),
+        }
+    }
+
+    /// `Nats-Msg-Id`.
+    #[must_use]
+    pub fn message_id(self, key: &Key) -> String {
+        match self {
+            Self::Processed | Self::ProcessedOnce => key.as_str().to_owned(),
+            Self::Revised { revision } => format!("{key}%r{revision}"),
+        }
+    }
+}
+
+/// The end of a call that was given up, for people to look at: the payload of [`DEAD_LETTER_SUBJECT`] is the original
+/// message, and its headers say the rest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeadLetter {
+    /// The end's place in the stream.
+    pub stream_sequence: u64,
+    /// How often it was handed over.
+    pub attempts: u64,
+    /// Why it was given up; never a word of the call.
+    pub reason: String,
+    /// When.
+    pub at: WallTime,
+    /// What it said, where that is known: the stream may no longer hold it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<SessionEnded>,
+}
+
+impl DeadLetter {
+    /// `Nats-Msg-Id`: one letter for each message of the stream.
+    #[must_use]
+    pub fn message_id(&self) -> String {
+        format!("dead-letter-{}", self.stream_sequence)
+    }
+}
+
+/// `Nats-Msg-Id` of an end that is published again: one for each message that it can be made from.
+#[must_use]
+pub fn redrive_id(stream_sequence: u64) -> String {
+    format!("redrive-{stream_sequence}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_of_different_meaning_differ() {
+        let key = Session::new("c", "s").expect("ids are valid").key();
+        assert_eq!(Announcement::Processed.message_id(&key), "c:s");
+        assert_eq!(Announcement::Revised { revision: 2 }.message_id(&key), "c:s%r2");
+        let other = Session::new("c", "s%r2").expect("ids are valid").key();
+        assert_ne!(Announcement::Processed.message_id(&other), Announcement::Revised { revision: 2 }.message_id(&key));
+        assert_eq!(redrive_id(7), "redrive-7");
+    }
+
+    #[test]
+    fn the_subject_of_a_key_is_one_token() {
+        for (conversation, session, token) in [
+            ("c", "s-1_x", "c:s-1_x"),
+            ("a.b", "*", "a%2Eb:%2A"),
+            ("a:b", ">", "a%253Ab:%3E"),
+            ("ä", "x y", "%C3%A4:x%20y"),
+        ] {
+            let key = Session::new(conversation, session).expect("ids are valid").key();
+            let subject = Announcement::ProcessedOnce.subject(&key);
+            assert_eq!(subject, format!("transcript.processed.{token}"));
+        }
+        let long = "\u{1}".repeat(256);
+        let subject = Announcement::ProcessedOnce.subject(&Session::new(&long, &long).expect("ids are valid").key());
+        assert!(subject.len() < 3000, "nats-server takes control lines of 4096 bytes: {}", subject.len());
+    }
 }

@@ -1,6 +1,6 @@
 //! The payload of `transcription.session-ended`, read from bytes that anybody may have sent.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use thiserror::Error;
 
@@ -9,17 +9,19 @@ use crate::ids::{IdError, Session};
 /// The largest count that every JSON implementation holds exactly: 2^53 - 1 (RFC 8259, section 6).
 pub const MAX_COUNT: u64 = (1 << 53) - 1;
 
-/// A call's end, checked.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A call's end: the payload of `transcription.session-ended`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct SessionEnded {
     /// The session that ended.
+    #[serde(flatten)]
     pub session: Session,
     /// How many segments its transcriber published.
     pub published_segments: u64,
 }
 
 impl SessionEnded {
-    /// Reads a payload; unknown fields are ignored.
+    /// Reads a payload and checks it; unknown fields are ignored.
     ///
     /// # Errors
     ///

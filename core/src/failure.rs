@@ -1,8 +1,10 @@
 //! What can go wrong with an effect, sorted by what must be done about it.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
+
+use crate::{input::Report, time::Time};
 
 /// An effect that failed, or whose outcome is not known.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,13 +54,57 @@ impl fmt::Display for FailureKind {
 pub(crate) enum Remedy {
     /// Ask for the same effect again after a pause, while heartbeats go on.
     TryAgain,
-    /// Give the job back to JetStream with a delay: another attempt may see another world.
-    GiveBack,
+    /// No attempt will end otherwise: keep the message as a dead letter, for people.
+    DeadLetter,
 }
 
 pub(crate) fn classify(kind: FailureKind) -> Remedy {
     match kind {
         FailureKind::Unreachable | FailureKind::TimedOut | FailureKind::Busy | FailureKind::Denied => Remedy::TryAgain,
-        FailureKind::Rejected => Remedy::GiveBack,
+        FailureKind::Rejected => Remedy::DeadLetter,
+    }
+}
+
+/// When each server last did what it was asked.
+///
+/// Patience is for failures of one job. While a server serves nobody, the failure is the server's: giving jobs back then
+/// would only use up their attempts.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Served {
+    store: Option<Time>,
+    broker: Option<Time>,
+}
+
+/// Who carries out an effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Server {
+    Store,
+    Broker,
+}
+
+impl Served {
+    /// Keeps in mind that an effect succeeded.
+    pub(crate) fn reported(&mut self, now: Time, report: &Report) {
+        match report {
+            Report::Counted { .. } | Report::Loaded(_) | Report::Saved(_) | Report::Marked => self.store = Some(now),
+            Report::Published { .. } | Report::Buried { .. } | Report::Republished { .. } | Report::Acknowledged => {
+                self.broker = Some(now);
+            }
+            Report::Failed(_) => {}
+        }
+    }
+
+    /// Keeps in mind that a message came.
+    pub(crate) fn delivered(&mut self, now: Time) {
+        self.broker = Some(now);
+    }
+
+    /// Whether the server has served anybody within `span`.
+    pub(crate) fn within(self, server: Server, now: Time, span: Duration) -> bool {
+        let last = match server {
+            Server::Store => self.store,
+            Server::Broker => self.broker,
+        };
+        last.is_some_and(|at| now.since(at) <= span)
     }
 }

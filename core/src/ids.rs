@@ -99,6 +99,21 @@ impl Key {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The key as one token of a subject: everything but letters, digits, `-`, `_` and `:` of ASCII is written `%XX`, byte
+    /// by byte.
+    #[must_use]
+    pub fn subject_token(&self) -> String {
+        let mut token = String::with_capacity(self.0.len());
+        for byte in self.0.bytes() {
+            if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b':') {
+                token.push(char::from(byte));
+            } else {
+                token.push_str(&format!("%{byte:02X}"));
+            }
+        }
+        token
+    }
 }
 
 impl fmt::Display for Key {

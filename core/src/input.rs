@@ -4,7 +4,12 @@ use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{failure::Failure, ids::EffectId, summary::Segment, time::WallTime};
+use crate::{
+    failure::Failure,
+    ids::{EffectId, Session},
+    summary::Segment,
+    time::WallTime,
+};
 
 /// Everything that the core can be told.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +24,10 @@ pub enum Input {
         /// What became of it.
         report: Report,
     },
+    /// JetStream says that a message was handed over as often as may be, and will not be again.
+    Exhausted(Exhausted),
+    /// The stored summary of a session is of fewer segments than are stored, or was replaced and nobody was told.
+    Outgrown(Outgrown),
     /// Time has passed; nothing else has happened.
     Woken,
     /// Take no more work and come to an end; see [`Settings::grace`](crate::Settings::grace).
@@ -39,8 +48,36 @@ pub struct Delivery {
     pub received_at: WallTime,
     /// Where acknowledgements go.
     pub reply: Arc<str>,
+    /// The message that this one was made from, where it was published again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub redrive_of: Option<u64>,
     /// The message, byte for byte.
     pub payload: Payload,
+}
+
+/// A message that used up its deliveries without an acknowledgement.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Exhausted {
+    /// The message's place in the stream.
+    pub stream_sequence: u64,
+    /// How often it was handed over.
+    pub attempts: u64,
+    /// When the shell learnt of it, by its clock.
+    pub received_at: WallTime,
+}
+
+/// A session whose stored summary is behind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Outgrown {
+    /// The session.
+    #[serde(flatten)]
+    pub session: Session,
+    /// How many segments its end announced, as the summary says.
+    pub published_segments: u64,
+    /// When the shell saw it, by its clock.
+    pub received_at: WallTime,
 }
 
 /// A message's bytes; recorded as text where they are UTF-8.
@@ -67,6 +104,16 @@ pub enum Report {
     },
     /// The summary carries its mark.
     Marked,
+    /// The dead letter is in the stream, this one or an earlier one about the same message.
+    Buried {
+        /// Its place there.
+        stream_sequence: u64,
+    },
+    /// The end is in the stream again.
+    Republished {
+        /// Its place there.
+        stream_sequence: u64,
+    },
     /// The server confirmed the acknowledgement.
     Acknowledged,
     /// It did not happen, or nobody can say whether it did.
@@ -99,6 +146,31 @@ pub struct Stored {
     /// The mark that it was announced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notified: Option<Notified>,
+    /// Which summary of the session it is: 1, and one more each time that an announced one was replaced.
+    #[serde(default = "first_revision")]
+    pub revision: u64,
+    /// The last revision above 1 that was announced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revised: Option<u64>,
+}
+
+fn first_revision() -> u64 {
+    1
+}
+
+impl Stored {
+    /// The revision of a summary that replaced an announced one, where nobody was told of it.
+    #[must_use]
+    pub fn unannounced_revision(&self) -> Option<u64> {
+        let announced = self.revised.unwrap_or(1);
+        (self.notified.is_some() && self.revision > announced).then_some(self.revision)
+    }
+
+    /// Whether `segments` stored segments make a new summary due.
+    #[must_use]
+    pub fn is_outgrown_by(&self, segments: u64) -> bool {
+        segments > self.segments
+    }
 }
 
 /// The mark on a summary that was announced.
@@ -121,6 +193,8 @@ impl fmt::Display for Report {
             Self::Saved(stored) => write!(f, "stored with {} segments", stored.segments),
             Self::Published { stream_sequence } => write!(f, "published at {stream_sequence}"),
             Self::Marked => f.write_str("marked"),
+            Self::Buried { stream_sequence } => write!(f, "kept as a dead letter at {stream_sequence}"),
+            Self::Republished { stream_sequence } => write!(f, "published again at {stream_sequence}"),
             Self::Acknowledged => f.write_str("acknowledged"),
             Self::Failed(failure) => write!(f, "failed, {failure}"),
         }

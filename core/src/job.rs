@@ -1,57 +1,102 @@
 //! One delivery, from hand-over to its last acknowledgement.
 //!
-//! Before its delivery a job is as little there as when it is over. It is over when it has left this table: its acknowledgement is confirmed, or it was given up and JetStream will
-//! deliver the message again. Where the table says *give up*, an effect has failed in a way that trying again cannot
-//! mend, or for longer than the job's patience; but a job of the last delivery is never given back for failures that pass.
+//! Before its delivery a job is as little there as when it is over. It is over when it has left this table: its
+//! acknowledgement is confirmed, or it was given up and JetStream will deliver the message again. Two kinds of job have no
+//! delivery: one that keeps a message which used up its deliveries as a dead letter, and one that replaces a summary which
+//! its session has outgrown. They end where others acknowledge.
+//!
+//! Where the table says *give up*, an effect has failed for longer than the job's patience while its server served others:
+//! the job is given back, or, of the last delivery, kept as a dead letter. What its server refuses is kept as a dead letter
+//! at once, because no attempt would end otherwise.
 //!
 //! | from | on | to | when |
 //! |---|---|---|---|
 //! | over | delivered | acknowledging | the payload can never be processed (term), or the processor drains (nak) |
+//! | over | delivered | burying | a payload that was published again can still not be processed |
+//! | over | delivered | republishing | the processor drains, and it is not the first delivery |
 //! | over | delivered | queued | everything else |
+//! | over | exhausted | burying | |
+//! | over | outgrown | queued | |
 //! | queued | turn | quiet | no earlier job has the same key |
 //! | queued | drain | acknowledging | nak |
+//! | queued | drain | republishing | it is not the first delivery |
 //! | quiet | quiet over | counting | |
 //! | quiet | drain | acknowledging | nak |
+//! | quiet | drain | republishing | it is not the first delivery |
+//! | quiet | drain | over | there is no delivery |
 //! | counting | counted | quiet | the count differs from the one before |
 //! | counting | counted | loading | two counts agree, or it was the last round |
 //! | counting | failed | counting | again, after a pause |
 //! | counting | failed | acknowledging | give up: nak with a delay |
+//! | counting | failed | burying | give up, or refused |
+//! | counting | failed | over | give up, or refused, without a delivery |
 //! | counting | drain | acknowledging | nak |
+//! | counting | drain | republishing | it is not the first delivery |
+//! | counting | drain | over | there is no delivery |
 //! | loading | loaded | loading | there are more pages |
 //! | loading | loaded | saving | it was the last page |
+//! | loading | loaded | burying | the summary step panicked |
+//! | loading | loaded | over | the summary step panicked, without a delivery |
 //! | loading | failed | loading | again, after a pause |
 //! | loading | failed | acknowledging | give up: nak with a delay |
+//! | loading | failed | burying | give up, or refused |
+//! | loading | failed | over | give up, or refused, without a delivery |
 //! | loading | drain | acknowledging | nak |
-//! | saving | saved | publishing | the summary carries no mark |
+//! | loading | drain | republishing | it is not the first delivery |
+//! | loading | drain | over | there is no delivery |
+//! | saving | saved | publishing | the summary carries no mark, or one of an earlier revision |
 //! | saving | saved | acknowledging | it was announced before: ack |
+//! | saving | saved | over | there is nothing to announce, without a delivery |
 //! | saving | failed | saving | again, after a pause |
 //! | saving | failed | acknowledging | give up: nak with a delay |
+//! | saving | failed | burying | give up, or refused |
+//! | saving | failed | over | give up, or refused, without a delivery |
 //! | publishing | published | marking | |
 //! | publishing | failed | publishing | again, after a pause |
 //! | publishing | failed | acknowledging | give up: nak with a delay |
+//! | publishing | failed | burying | give up, or refused |
+//! | publishing | failed | over | give up, or refused, without a delivery |
 //! | marking | marked | acknowledging | ack |
+//! | marking | marked | over | there is no delivery |
 //! | marking | failed | marking | again, after a pause |
 //! | marking | failed | acknowledging | give up: nak with a delay |
+//! | marking | failed | burying | give up, or refused |
+//! | marking | failed | over | give up, or refused, without a delivery |
+//! | burying | buried | acknowledging | term |
+//! | burying | buried | over | there is no delivery |
+//! | burying | failed | burying | again, after a pause |
+//! | burying | failed | acknowledging | give up, or refused: nak with a delay |
+//! | burying | failed | over | give up, or refused, without a delivery |
+//! | republishing | republished | acknowledging | ack |
+//! | republishing | failed | republishing | again, after a pause |
+//! | republishing | failed | acknowledging | give up, or refused: nak |
 //! | acknowledging | acknowledged | over | |
+//! | acknowledging | redelivered | acknowledging | again, on the new delivery |
+//! | acknowledging | redelivered | over | the nak is what brought it: a new job begins |
 //! | acknowledging | failed | acknowledging | again, after a pause |
-//! | acknowledging | failed | over | give up: left to redelivery |
+//! | acknowledging | failed | over | give up, or refused: left to redelivery |
 //!
-//! When a pause is over the job asks again and stays where it is. When the grace time of a draining processor ends, every
-//! job that is left is over.
+//! When a pause is over the job asks again and stays where it is. A job whose message is delivered again goes on where it
+//! is, with the new delivery in place of the one before. When the grace time of a draining processor ends, every job that
+//! is left is over.
 
-use std::{fmt, mem, sync::Arc, time::Duration};
+mod loading;
+mod state;
 
-use serde::{Deserialize, Serialize};
+use std::{mem, sync::Arc, time::Duration};
 
+use self::loading::{Loading, Panicked};
+pub use self::state::State;
+pub(crate) use self::state::{Event, Next};
 use crate::{
-    contract::Notification,
+    contract::{Announcement, DeadLetter, Notification},
     event::SessionEnded,
-    failure::{Failure, Remedy, classify},
+    failure::{Failure, Remedy, Served, Server, classify},
     ids::{EffectId, JobId, Key},
-    input::{Cursor, Delivery, Notified, Report, Stored},
+    input::{Delivery, Exhausted, Notified, Outgrown, Page, Report, Stored},
     output::{Acknowledgement, Effect, Timer},
     settings::Settings,
-    summary::{Summarizer, Summary},
+    summary::Summary,
     time::{Time, WallTime},
     timers::Timers,
 };
@@ -62,7 +107,8 @@ pub(crate) struct Job {
     id: JobId,
     stream_sequence: u64,
     attempt: u64,
-    reply: Arc<str>,
+    /// Where it is acknowledged; `None` for a job without a delivery.
+    reply: Option<Arc<str>>,
     /// `None` where the payload named no call.
     key: Option<Key>,
     delivered: Time,
@@ -84,55 +130,6 @@ pub(crate) struct Job {
     first_count: Option<u64>,
 }
 
-/// Where a job stands, in the order of the job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum State {
-    /// Its last effect was confirmed or given up; the job is no more.
-    Over,
-    /// An earlier job has the same key.
-    Queued,
-    /// Waits for a quiet period to end.
-    Quiet,
-    /// Has asked for a count.
-    Counting,
-    /// Has asked for a page.
-    Loading,
-    /// Has asked for the summary to be stored.
-    Saving,
-    /// Has asked for the notification to be published.
-    Publishing,
-    /// Has asked for the summary to be marked.
-    Marking,
-    /// Has asked for its acknowledgement.
-    Acknowledging,
-}
-
-/// What can happen to a job.
-#[derive(Debug)]
-pub(crate) enum Event {
-    /// No earlier job has the same key.
-    Turn,
-    QuietOver,
-    Reported(Report),
-    /// The pause after a failure is over.
-    Again,
-    Drain,
-}
-
-/// What a job does next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Next {
-    /// Asks for the effect of its phase.
-    Ask,
-    /// Waits for a timer.
-    Wait(Timer, Time),
-    /// Goes on as before.
-    Stay,
-    /// Is over.
-    End,
-}
-
 #[derive(Debug)]
 enum Phase {
     Over,
@@ -141,8 +138,10 @@ enum Phase {
     Counting { call: SessionEnded, settling: Settling },
     Loading { call: SessionEnded, loading: Box<Loading> },
     Saving { call: SessionEnded, summary: Arc<Summary> },
-    Publishing { call: SessionEnded, stored: Stored },
-    Marking { notified: Notified },
+    Publishing { call: SessionEnded, announcement: Announcement, stored: Stored },
+    Marking { call: SessionEnded, announcement: Announcement, notified: Notified },
+    Burying { letter: Arc<DeadLetter> },
+    Republishing { call: SessionEnded },
     Acknowledging { acknowledgement: Acknowledgement },
 }
 
@@ -150,13 +149,6 @@ enum Phase {
 struct Settling {
     rounds: u32,
     last: Option<u64>,
-}
-
-#[derive(Debug)]
-struct Loading {
-    summarizer: Summarizer,
-    after: Option<Cursor>,
-    counted: u64,
 }
 
 impl Job {
@@ -171,38 +163,84 @@ impl Job {
     ) -> Self {
         let age = delivery.received_at.since(delivery.stored_at);
         let settles_at = now.after(settings.quiet_period.saturating_sub(age));
-        Self { key: Some(key), settles_at, ..Self::in_phase(id, now, delivery, Phase::Queued { call }, settings) }
+        Self { key: Some(key), settles_at, ..Self::delivered(id, now, delivery, Phase::Queued { call }, settings) }
     }
 
-    /// A job about a delivery that is not worked on, only acknowledged.
-    pub(crate) fn refused(
+    /// A job about a payload that can never be processed. One that somebody published again goes back to the dead letters,
+    /// with the reason of today.
+    pub(crate) fn rejected(id: JobId, now: Time, delivery: &Delivery, reason: String, settings: &Settings) -> Self {
+        let phase = match delivery.redrive_of {
+            None => Phase::Acknowledging { acknowledgement: Acknowledgement::Term { reason } },
+            Some(_) => Phase::Burying {
+                letter: Arc::new(DeadLetter {
+                    stream_sequence: delivery.stream_sequence,
+                    attempts: delivery.attempt,
+                    reason,
+                    at: delivery.received_at,
+                    ended: None,
+                }),
+            },
+        };
+        Self::delivered(id, now, delivery, phase, settings)
+    }
+
+    /// A job about a call that came while the processor drains.
+    pub(crate) fn handed_on(
         id: JobId,
         now: Time,
         delivery: &Delivery,
-        acknowledgement: Acknowledgement,
+        call: SessionEnded,
         settings: &Settings,
     ) -> Self {
-        Self::in_phase(id, now, delivery, Phase::Acknowledging { acknowledgement }, settings)
+        let phase = if delivery.attempt > 1 {
+            Phase::Republishing { call }
+        } else {
+            Phase::Acknowledging { acknowledgement: Acknowledgement::drained() }
+        };
+        Self::delivered(id, now, delivery, phase, settings)
     }
 
-    fn in_phase(id: JobId, now: Time, delivery: &Delivery, phase: Phase, settings: &Settings) -> Self {
-        let mut timers = Timers::default();
-        timers.set(Timer::Heartbeat, now.after(settings.heartbeat_interval()));
+    /// A job about a message that used up its deliveries.
+    pub(crate) fn exhausted(id: JobId, now: Time, exhausted: &Exhausted) -> Self {
+        let Exhausted { stream_sequence, attempts, received_at } = *exhausted;
+        let reason = format!("handed over {attempts} times without an end");
+        let letter = DeadLetter { stream_sequence, attempts, reason, at: received_at, ended: None };
+        let phase = Phase::Burying { letter: Arc::new(letter) };
+        Self { stream_sequence, attempt: attempts, ..Self::in_phase(id, now, received_at, phase) }
+    }
+
+    /// A job about a session that has outgrown its summary, which waits for its turn.
+    pub(crate) fn outgrown(id: JobId, now: Time, key: Key, outgrown: Outgrown) -> Self {
+        let Outgrown { session, published_segments, received_at } = outgrown;
+        let phase = Phase::Queued { call: SessionEnded { session, published_segments } };
+        Self { key: Some(key), ..Self::in_phase(id, now, received_at, phase) }
+    }
+
+    fn delivered(id: JobId, now: Time, delivery: &Delivery, phase: Phase, settings: &Settings) -> Self {
+        let mut job = Self::in_phase(id, now, delivery.received_at, phase);
+        job.stream_sequence = delivery.stream_sequence;
+        job.attempt = delivery.attempt;
+        job.reply = Some(Arc::clone(&delivery.reply));
+        job.timers.set(Timer::Heartbeat, now.after(settings.heartbeat_interval()));
+        job
+    }
+
+    fn in_phase(id: JobId, now: Time, received_at: WallTime, phase: Phase) -> Self {
         Self {
             id,
-            stream_sequence: delivery.stream_sequence,
-            attempt: delivery.attempt,
-            reply: Arc::clone(&delivery.reply),
+            stream_sequence: 0,
+            attempt: 0,
+            reply: None,
             key: None,
             delivered: now,
-            received_at: delivery.received_at,
+            received_at,
             settles_at: now,
             phase,
             asked: 0,
             awaited: None,
             retries: 0,
             failing_since: None,
-            timers,
+            timers: Timers::default(),
             scheduled: None,
             #[cfg(feature = "planted-bugs")]
             bug: None,
@@ -226,30 +264,27 @@ impl Job {
             Phase::Saving { .. } => State::Saving,
             Phase::Publishing { .. } => State::Publishing,
             Phase::Marking { .. } => State::Marking,
+            Phase::Burying { .. } => State::Burying,
+            Phase::Republishing { .. } => State::Republishing,
             Phase::Acknowledging { .. } => State::Acknowledging,
         }
     }
 
-    pub(crate) fn reply(&self) -> &Arc<str> {
-        &self.reply
+    pub(crate) fn reply(&self) -> Option<&Arc<str>> {
+        self.reply.as_ref()
+    }
+
+    pub(crate) fn stream_sequence(&self) -> u64 {
+        self.stream_sequence
     }
 
     pub(crate) fn key(&self) -> Option<&Key> {
         self.key.as_ref()
     }
 
-    pub(crate) fn acknowledgement(&self) -> Option<&Acknowledgement> {
-        match &self.phase {
-            Phase::Acknowledging { acknowledgement } => Some(acknowledgement),
-            Phase::Over
-            | Phase::Queued { .. }
-            | Phase::Quiet { .. }
-            | Phase::Counting { .. }
-            | Phase::Loading { .. }
-            | Phase::Saving { .. }
-            | Phase::Publishing { .. }
-            | Phase::Marking { .. } => None,
-        }
+    /// Whether it is about to be given back to JetStream.
+    pub(crate) fn gives_back(&self) -> bool {
+        matches!(self.phase, Phase::Acknowledging { acknowledgement: Acknowledgement::Nak { .. } })
     }
 
     /// Whether `report` is what this job waits for.
@@ -265,12 +300,14 @@ impl Job {
                 | (Phase::Saving { .. }, Report::Saved(_))
                 | (Phase::Publishing { .. }, Report::Published { .. })
                 | (Phase::Marking { .. }, Report::Marked)
+                | (Phase::Burying { .. }, Report::Buried { .. })
+                | (Phase::Republishing { .. }, Report::Republished { .. })
                 | (Phase::Acknowledging { .. }, Report::Acknowledged)
         )
     }
 
     /// The one place where a job changes its state; the table above says how.
-    pub(crate) fn advance(&mut self, now: Time, event: Event, settings: &Settings) -> Next {
+    pub(crate) fn advance(&mut self, now: Time, event: Event, served: Served, settings: &Settings) -> Next {
         if let Event::Reported(report) = &event {
             self.settle_account(report);
         }
@@ -293,43 +330,129 @@ impl Job {
                 };
                 counted(now, call, settling, segments, settings)
             }
-            (Phase::Loading { call, mut loading }, Event::Reported(Report::Loaded(page))) => {
-                for segment in &page.segments {
-                    loading.summarizer.push(segment);
-                }
-                if page.next.is_some() {
-                    loading.after = page.next;
-                    (Phase::Loading { call, loading }, Next::Ask)
-                } else {
-                    let built_at = self.wall(now);
-                    let summary = loading.summarizer.finish(&call.session, call.published_segments, built_at);
-                    #[cfg(feature = "planted-bugs")]
-                    let summary = self.spoil(summary);
-                    (Phase::Saving { call, summary: Arc::new(summary) }, Next::Ask)
-                }
-            }
-            (Phase::Saving { call, .. }, Event::Reported(Report::Saved(stored))) => match stored.notified {
-                None => (Phase::Publishing { call, stored }, Next::Ask),
-                Some(_) => (Phase::Acknowledging { acknowledgement: Acknowledgement::Ack }, Next::Ask),
-            },
-            (Phase::Publishing { .. }, Event::Reported(Report::Published { stream_sequence })) => {
+            (Phase::Loading { call, loading }, Event::Reported(Report::Loaded(page))) => self
+                .loaded(now, call, loading, page)
+                .unwrap_or_else(|(call, Panicked)| self.bury(now, Some(call), Panicked::REASON.to_owned())),
+            (Phase::Saving { call, .. }, Event::Reported(Report::Saved(stored))) => self.saved(call, stored, settings),
+            (Phase::Publishing { call, announcement, .. }, Event::Reported(Report::Published { stream_sequence })) => {
                 let notified = Notified { stream_sequence, at: self.wall(now) };
-                (Phase::Marking { notified }, Next::Ask)
+                (Phase::Marking { call, announcement, notified }, Next::Ask)
             }
-            (Phase::Marking { .. }, Event::Reported(Report::Marked)) => {
-                (Phase::Acknowledging { acknowledgement: Acknowledgement::Ack }, Next::Ask)
+            (Phase::Marking { .. }, Event::Reported(Report::Marked)) => self.finished(Acknowledgement::Ack),
+            (Phase::Burying { letter }, Event::Reported(Report::Buried { .. })) => {
+                self.finished(Acknowledgement::Term { reason: letter.reason.clone() })
+            }
+            (Phase::Republishing { .. }, Event::Reported(Report::Republished { .. })) => {
+                self.finished(Acknowledgement::Ack)
             }
             (Phase::Acknowledging { .. }, Event::Reported(Report::Acknowledged)) => (Phase::Over, Next::End),
-            (phase, Event::Reported(Report::Failed(failure))) => self.failed(now, phase, &failure, settings),
+            (phase, Event::Reported(Report::Failed(failure))) => self.failed(now, phase, &failure, served, settings),
+            (Phase::Acknowledging { acknowledgement: Acknowledgement::Nak { .. } }, Event::Redelivered { .. }) => {
+                (Phase::Over, Next::End)
+            }
+            (phase, Event::Redelivered { reply, attempt }) => {
+                self.reply = Some(reply);
+                self.attempt = self.attempt.max(attempt);
+                let next = if matches!(phase, Phase::Acknowledging { .. }) { Next::Ask } else { Next::Stay };
+                (phase, next)
+            }
             (phase, Event::Again) => (phase, Next::Ask),
             (
-                Phase::Queued { .. } | Phase::Quiet { .. } | Phase::Counting { .. } | Phase::Loading { .. },
+                Phase::Queued { call }
+                | Phase::Quiet { call, .. }
+                | Phase::Counting { call, .. }
+                | Phase::Loading { call, .. },
                 Event::Drain,
-            ) => (Phase::Acknowledging { acknowledgement: Acknowledgement::drained() }, Next::Ask),
+            ) => self.given_back(call),
             (phase, Event::Turn | Event::QuietOver | Event::Reported(_) | Event::Drain) => (phase, Next::Stay),
         };
         self.phase = phase;
         next
+    }
+
+    fn loaded(
+        &mut self,
+        now: Time,
+        call: SessionEnded,
+        mut loading: Box<Loading>,
+        page: Page,
+    ) -> Result<(Phase, Next), (SessionEnded, Panicked)> {
+        let folded = loading.fold(
+            page,
+            #[cfg(feature = "planted-bugs")]
+            self.bug,
+        );
+        if let Err(panicked) = folded {
+            return Err((call, panicked));
+        }
+        if loading.after.is_some() {
+            return Ok((Phase::Loading { call, loading }, Next::Ask));
+        }
+        match loading.finish(&call, self.wall(now)) {
+            Ok(summary) => {
+                #[cfg(feature = "planted-bugs")]
+                let summary = self.spoil(summary);
+                Ok((Phase::Saving { call, summary: Arc::new(summary) }, Next::Ask))
+            }
+            Err(panicked) => Err((call, panicked)),
+        }
+    }
+
+    /// A summary is stored: announces it, unless that was done before. A job without a delivery only announces what
+    /// replaced an announced summary; the first announcement is the business of the job that has the delivery.
+    fn saved(&self, call: SessionEnded, stored: Stored, settings: &Settings) -> (Phase, Next) {
+        let announcement = match stored.notified {
+            None if self.reply.is_none() => None,
+            None if settings.announce_once => Some(Announcement::ProcessedOnce),
+            None => Some(Announcement::Processed),
+            #[cfg(feature = "planted-bugs")]
+            Some(_) if self.bug == Some(crate::Bug::MarkIgnored) => Some(Announcement::Processed),
+            Some(_) if settings.revise => {
+                stored.unannounced_revision().map(|revision| Announcement::Revised { revision })
+            }
+            Some(_) => None,
+        };
+        match announcement {
+            Some(announcement) => (Phase::Publishing { call, announcement, stored }, Next::Ask),
+            None => self.finished(Acknowledgement::Ack),
+        }
+    }
+
+    /// The end of the work: the last word on the delivery, where there is one.
+    fn finished(&self, acknowledgement: Acknowledgement) -> (Phase, Next) {
+        if self.reply.is_some() {
+            (Phase::Acknowledging { acknowledgement }, Next::Ask)
+        } else {
+            (Phase::Over, Next::End)
+        }
+    }
+
+    /// A draining processor gives back what has not begun to save. A nak costs an attempt, and a row of rollouts must not
+    /// use them up: from the second delivery on the end is published again, and counts from the beginning.
+    fn given_back(&self, call: SessionEnded) -> (Phase, Next) {
+        #[cfg(feature = "planted-bugs")]
+        if self.bug == Some(crate::Bug::DrainBurnsAttempts) {
+            return self.finished(Acknowledgement::drained());
+        }
+        if self.reply.is_some() && self.attempt > 1 {
+            (Phase::Republishing { call }, Next::Ask)
+        } else {
+            self.finished(Acknowledgement::drained())
+        }
+    }
+
+    /// No attempt will end otherwise: the message is kept for people.
+    fn bury(&self, now: Time, ended: Option<SessionEnded>, reason: String) -> (Phase, Next) {
+        #[cfg(feature = "planted-bugs")]
+        if self.bug == Some(crate::Bug::NoDeadLetter) {
+            return self.finished(Acknowledgement::Term { reason });
+        }
+        if self.reply.is_none() {
+            return (Phase::Over, Next::End);
+        }
+        let Self { stream_sequence, attempt: attempts, .. } = *self;
+        let letter = DeadLetter { stream_sequence, attempts, reason, at: self.wall(now), ended };
+        (Phase::Burying { letter: Arc::new(letter) }, Next::Ask)
     }
 
     /// Asks for the effect of the phase. Whatever the job waited for before, it waits for this one's report now.
@@ -344,7 +467,7 @@ impl Job {
         if self.bug == Some(crate::Bug::ReportsAwaitedForEver) {
             self.timers.clear(Timer::Answer);
         }
-        if matches!(self.acknowledgement(), Some(Acknowledgement::Nak { .. })) {
+        if self.gives_back() {
             // A heartbeat would override the delay of the nak: nats-server, consumer.go, progressUpdate.
             self.timers.clear(Timer::Heartbeat);
         }
@@ -362,17 +485,25 @@ impl Job {
                 counted: loading.counted,
             }),
             Phase::Saving { summary, .. } => Some(Effect::Save { summary: Arc::clone(summary) }),
-            Phase::Publishing { call, stored } => Some(Effect::Publish {
-                message_id: self.key.clone()?,
+            Phase::Publishing { call, announcement, stored } => Some(Effect::Publish {
+                key: self.key.clone()?,
+                announcement: *announcement,
                 notification: Notification {
                     session: call.session.clone(),
                     segments: stored.segments,
                     complete: stored.complete,
+                    revision: matches!(announcement, Announcement::Revised { .. }).then_some(stored.revision),
                 },
             }),
-            Phase::Marking { notified } => Some(Effect::Mark { key: self.key.clone()?, notified: *notified }),
+            Phase::Marking { announcement, notified, .. } => {
+                Some(Effect::Mark { key: self.key.clone()?, announcement: *announcement, notified: *notified })
+            }
+            Phase::Burying { letter } => Some(Effect::Bury { letter: Arc::clone(letter) }),
+            Phase::Republishing { call } => {
+                Some(Effect::Republish { stream_sequence: self.stream_sequence, ended: call.clone() })
+            }
             Phase::Acknowledging { acknowledgement } => Some(Effect::Acknowledge {
-                reply: Arc::clone(&self.reply),
+                reply: self.reply.clone()?,
                 key: self.key.clone(),
                 acknowledgement: acknowledgement.clone(),
             }),
@@ -389,7 +520,14 @@ impl Job {
         }
     }
 
-    fn failed(&mut self, now: Time, phase: Phase, failure: &Failure, settings: &Settings) -> (Phase, Next) {
+    fn failed(
+        &mut self,
+        now: Time,
+        phase: Phase,
+        failure: &Failure,
+        served: Served,
+        settings: &Settings,
+    ) -> (Phase, Next) {
         let since = *self.failing_since.get_or_insert(now);
         #[cfg(feature = "planted-bugs")]
         match self.bug {
@@ -400,26 +538,42 @@ impl Job {
             }
             Some(_) | None => {}
         }
-        let acknowledging = matches!(phase, Phase::Acknowledging { .. });
-        let last = self.attempt >= settings.max_deliver && !acknowledging;
-        match classify(failure.kind) {
-            Remedy::TryAgain if last || now.since(since) < settings.patience => {
-                let pause = pause(self.stream_sequence, self.retries, settings);
-                self.retries += 1;
-                (phase, Next::Wait(Timer::Retry, now.after(pause)))
-            }
-            Remedy::TryAgain | Remedy::GiveBack => {
-                self.retries = 0;
-                self.failing_since = None;
-                if acknowledging {
-                    (Phase::Over, Next::End)
-                } else {
-                    let acknowledgement =
-                        Acknowledgement::Nak { delay: settings.nak_delay, reason: failure.to_string() };
-                    (Phase::Acknowledging { acknowledgement }, Next::Ask)
-                }
-            }
+        let tried_enough = now.since(since) >= settings.patience
+            && phase.server().is_some_and(|server| self.is_served(served, server, now, settings));
+        let remedy = classify(failure.kind);
+        if remedy == Remedy::TryAgain && !tried_enough {
+            let pause = pause(self.stream_sequence, self.retries, settings);
+            self.retries += 1;
+            return (phase, Next::Wait(Timer::Retry, now.after(pause)));
         }
+        self.retries = 0;
+        self.failing_since = None;
+        let nak = |delay| Acknowledgement::Nak { delay, reason: failure.to_string() };
+        match phase {
+            Phase::Acknowledging { .. } | Phase::Over => (Phase::Over, Next::End),
+            Phase::Republishing { .. } => self.finished(nak(Duration::ZERO)),
+            Phase::Burying { .. } => self.finished(nak(settings.nak_delay)),
+            Phase::Queued { call }
+            | Phase::Quiet { call, .. }
+            | Phase::Counting { call, .. }
+            | Phase::Loading { call, .. }
+            | Phase::Saving { call, .. }
+            | Phase::Publishing { call, .. }
+            | Phase::Marking { call, .. } => match remedy {
+                Remedy::TryAgain if self.attempt < settings.max_deliver => self.finished(nak(settings.nak_delay)),
+                Remedy::TryAgain | Remedy::DeadLetter => self.bury(now, Some(call), failure.to_string()),
+            },
+        }
+    }
+
+    /// Whether the server serves others while this job fails: within the half of its patience, or the longest pause
+    /// between two tries where that is longer.
+    fn is_served(&self, served: Served, server: Server, now: Time, settings: &Settings) -> bool {
+        #[cfg(feature = "planted-bugs")]
+        if self.bug == Some(crate::Bug::ImpatientInOutages) {
+            return true;
+        }
+        served.within(server, now, (settings.patience / 2).max(settings.retry_cap))
     }
 
     #[cfg(feature = "planted-bugs")]
@@ -438,46 +592,25 @@ impl Job {
     }
 }
 
-impl Event {
-    /// The event's name in the table.
-    pub(crate) fn name(&self) -> &'static str {
+impl Phase {
+    /// Who carries out the effect of the phase.
+    fn server(&self) -> Option<Server> {
         match self {
-            Self::Turn => "turn",
-            Self::QuietOver => "quiet over",
-            Self::Reported(Report::Counted { .. }) => "counted",
-            Self::Reported(Report::Loaded(_)) => "loaded",
-            Self::Reported(Report::Saved(_)) => "saved",
-            Self::Reported(Report::Published { .. }) => "published",
-            Self::Reported(Report::Marked) => "marked",
-            Self::Reported(Report::Acknowledged) => "acknowledged",
-            Self::Reported(Report::Failed(_)) => "failed",
-            Self::Again => "again",
-            Self::Drain => "drain",
+            Self::Over | Self::Queued { .. } | Self::Quiet { .. } => None,
+            Self::Counting { .. } | Self::Loading { .. } | Self::Saving { .. } | Self::Marking { .. } => {
+                Some(Server::Store)
+            }
+            Self::Publishing { .. } | Self::Burying { .. } | Self::Republishing { .. } | Self::Acknowledging { .. } => {
+                Some(Server::Broker)
+            }
         }
-    }
-}
-
-impl fmt::Display for State {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Over => "over",
-            Self::Queued => "queued",
-            Self::Quiet => "quiet",
-            Self::Counting => "counting",
-            Self::Loading => "loading",
-            Self::Saving => "saving",
-            Self::Publishing => "publishing",
-            Self::Marking => "marking",
-            Self::Acknowledging => "acknowledging",
-        })
     }
 }
 
 fn counted(now: Time, call: SessionEnded, settling: Settling, segments: u64, settings: &Settings) -> (Phase, Next) {
     let rounds = settling.rounds + 1;
     if settling.last == Some(segments) || rounds >= settings.settle_rounds {
-        let loading = Loading { summarizer: Summarizer::new(settings.limits), after: None, counted: segments };
-        (Phase::Loading { call, loading: Box::new(loading) }, Next::Ask)
+        (Phase::Loading { call, loading: Box::new(Loading::new(segments, settings)) }, Next::Ask)
     } else {
         let settling = Settling { rounds, last: Some(segments) };
         (Phase::Quiet { call, settling }, Next::Wait(Timer::Settle, now.after(settings.quiet_period)))

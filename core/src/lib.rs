@@ -21,9 +21,13 @@
 //!     match effect {
 //!         Effect::Count { .. } => Report::Counted { segments: 0 },
 //!         Effect::Load { .. } => Report::Loaded(Page { segments: vec![], next: None }),
-//!         Effect::Save { .. } => Report::Saved(Stored { segments: 0, complete: true, notified: None }),
+//!         Effect::Save { .. } => {
+//!             Report::Saved(Stored { segments: 0, complete: true, notified: None, revision: 1, revised: None })
+//!         }
 //!         Effect::Publish { .. } => Report::Published { stream_sequence: 2 },
 //!         Effect::Mark { .. } => Report::Marked,
+//!         Effect::Bury { .. } => Report::Buried { stream_sequence: 3 },
+//!         Effect::Republish { .. } => Report::Republished { stream_sequence: 3 },
 //!         Effect::Acknowledge { .. } => Report::Acknowledged,
 //!     }
 //! }
@@ -36,6 +40,7 @@
 //!     stored_at: WallTime::from_millis(1_700_000_000_000),
 //!     received_at: WallTime::from_millis(1_700_000_000_001),
 //!     reply: "$JS.ACK.TRANSCRIPTION.transcript-processor.1.1.1.1700000000000000000.0".into(),
+//!     redrive_of: None,
 //!     payload: Payload(ended.to_vec()),
 //! })]);
 //! let (mut now, mut performed) = (Time::ZERO, vec![]);
@@ -83,7 +88,7 @@ mod timers;
 pub use self::bug::Bug;
 pub use self::{
     failure::{Failure, FailureKind},
-    input::{Cursor, Delivery, Input, Notified, Page, Payload, Report, Stored},
+    input::{Cursor, Delivery, Exhausted, Input, Notified, Outgrown, Page, Payload, Report, Stored},
     job::State,
     output::{Acknowledgement, Effect, Output, Timer, WakeUp},
     processor::{Counters, Processor},

@@ -5,7 +5,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    contract::Notification,
+    contract::{Announcement, DeadLetter, Notification},
+    event::SessionEnded,
     ids::{EffectId, Key},
     input::{Cursor, Notified},
     micros,
@@ -83,8 +84,9 @@ pub enum Effect {
         /// How many segments the last count found.
         counted: u64,
     },
-    /// Store the summary unless one of more segments is stored, and keep a mark that is there:
-    /// [`Report::Saved`](crate::Report::Saved), once it is on the journals of a majority.
+    /// Store the summary unless one of more segments is stored, or an announced one of as many; keep a mark that is there,
+    /// and count the revision up where an announced summary is replaced: [`Report::Saved`](crate::Report::Saved), once it
+    /// is on the journals of a majority.
     Save {
         /// The summary.
         summary: Arc<Summary>,
@@ -92,8 +94,10 @@ pub enum Effect {
     /// Publish the notification: [`Report::Published`](crate::Report::Published), once the stream has confirmed it.
     #[serde(rename_all = "camelCase")]
     Publish {
-        /// `Nats-Msg-Id`.
-        message_id: Key,
+        /// The summary's `_id`.
+        key: Key,
+        /// Where, and how it is known again.
+        announcement: Announcement,
         /// The payload.
         notification: Notification,
     },
@@ -101,8 +105,24 @@ pub enum Effect {
     Mark {
         /// The summary's `_id`.
         key: Key,
+        /// What was announced.
+        announcement: Announcement,
         /// The mark.
         notified: Notified,
+    },
+    /// Store the message as a dead letter, with its own bytes where the stream still holds it:
+    /// [`Report::Buried`](crate::Report::Buried), once the stream has confirmed it.
+    Bury {
+        /// Everything but the message.
+        letter: Arc<DeadLetter>,
+    },
+    /// Publish the end again, so that it counts its attempts anew: [`Report::Republished`](crate::Report::Republished).
+    #[serde(rename_all = "camelCase")]
+    Republish {
+        /// The place of the message that it is made from.
+        stream_sequence: u64,
+        /// What it says.
+        ended: SessionEnded,
     },
     /// Acknowledge the delivery: [`Report::Acknowledged`](crate::Report::Acknowledged), once the server has confirmed it.
     Acknowledge {
@@ -152,8 +172,22 @@ impl fmt::Display for Effect {
             Self::Load { session_id, after: None, .. } => write!(f, "load the segments of {session_id:?}"),
             Self::Load { session_id, after: Some(_), .. } => write!(f, "load more segments of {session_id:?}"),
             Self::Save { summary } => write!(f, "save {} with {} segments", summary.key, summary.segments),
-            Self::Publish { message_id, .. } => write!(f, "publish {message_id}"),
-            Self::Mark { key, .. } => write!(f, "mark {key} as announced"),
+            Self::Publish { key, announcement: Announcement::Processed | Announcement::ProcessedOnce, .. } => {
+                write!(f, "publish {key}")
+            }
+            Self::Publish { key, announcement: Announcement::Revised { revision }, .. } => {
+                write!(f, "publish revision {revision} of {key}")
+            }
+            Self::Mark { key, announcement: Announcement::Processed | Announcement::ProcessedOnce, .. } => {
+                write!(f, "mark {key} as announced")
+            }
+            Self::Mark { key, announcement: Announcement::Revised { revision }, .. } => {
+                write!(f, "mark revision {revision} of {key} as announced")
+            }
+            Self::Bury { letter } => {
+                write!(f, "keep message {} as a dead letter: {}", letter.stream_sequence, letter.reason)
+            }
+            Self::Republish { stream_sequence, .. } => write!(f, "publish message {stream_sequence} again"),
             Self::Acknowledge { acknowledgement: Acknowledgement::Ack, .. } => f.write_str("ack"),
             Self::Acknowledge { acknowledgement: Acknowledgement::Nak { delay, .. }, .. } if delay.is_zero() => {
                 f.write_str("nak")

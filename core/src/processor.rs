@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     event::SessionEnded,
-    failure::{Failure, FailureKind},
+    failure::{Failure, FailureKind, Served},
     ids::{EffectId, JobId, Key},
-    input::{Delivery, Input, Report},
+    input::{Delivery, Exhausted, Input, Outgrown, Report},
     job::{Event, Job, Next, State},
-    output::{Acknowledgement, Output, Timer, WakeUp},
+    output::{Output, Timer, WakeUp},
     settings::{Settings, SettingsError},
     time::Time,
 };
@@ -33,6 +33,7 @@ pub struct Processor {
     last_job: u64,
     /// Jobs that wait for nothing but the confirmation of their acknowledgement.
     acknowledging: usize,
+    served: Served,
     outputs: VecDeque<Output>,
     counters: Counters,
     #[cfg(feature = "planted-bugs")]
@@ -51,6 +52,10 @@ pub struct Counters {
     pub redelivered: u64,
     /// Payloads that can never be processed.
     pub rejected: u64,
+    /// Messages kept as dead letters.
+    pub dead_lettered: u64,
+    /// Ends published again by a draining processor.
+    pub republished: u64,
     /// Jobs given back to JetStream.
     pub given_back: u64,
     /// Jobs whose acknowledgement was confirmed.
@@ -84,6 +89,7 @@ impl Processor {
             grace_ends: None,
             last_job: 0,
             acknowledging: 0,
+            served: Served::default(),
             outputs: VecDeque::new(),
             counters: Counters::default(),
             #[cfg(feature = "planted-bugs")]
@@ -109,6 +115,8 @@ impl Processor {
         match input {
             Input::Delivered(delivery) => self.deliver(&delivery),
             Input::Reported { effect, report } => self.report(effect, report),
+            Input::Exhausted(exhausted) => self.exhausted(&exhausted),
+            Input::Outgrown(outgrown) => self.outgrown(outgrown),
             Input::Woken => {}
             Input::Drain => self.drain(),
         }
@@ -168,53 +176,113 @@ impl Processor {
     }
 
     fn deliver(&mut self, delivery: &Delivery) {
+        self.served.delivered(self.now);
+        let ended = SessionEnded::parse(&delivery.payload.0);
+        if let Ok(ended) = &ended
+            && self.redelivered(&self.key(ended), delivery)
+        {
+            return;
+        }
         if self.jobs.len() >= self.settings.max_in_flight.saturating_mul(2) {
             self.counters.overflowed += 1;
             return;
         }
         self.counters.delivered += 1;
         self.counters.redelivered += u64::from(delivery.attempt > 1);
-        self.last_job += 1;
-        let id = JobId(self.last_job);
-        let ended = SessionEnded::parse(&delivery.payload.0);
         self.counters.rejected += u64::from(ended.is_err());
+        let id = self.next_id();
         match ended {
-            Err(rejection) => self.refuse(id, delivery, Acknowledgement::Term { reason: rejection.to_string() }),
-            Ok(_) if self.grace_ends.is_some() => {
-                self.refuse(id, delivery, Acknowledgement::drained());
+            Err(rejection) => {
+                let job = Job::rejected(id, self.now, delivery, rejection.to_string(), &self.settings);
+                self.begin(id, "delivered", job, Next::Ask);
             }
-            Ok(ended) => self.begin(id, delivery, ended),
+            Ok(ended) if self.grace_ends.is_some() => {
+                let job = Job::handed_on(id, self.now, delivery, ended, &self.settings);
+                self.begin(id, "delivered", job, Next::Ask);
+            }
+            Ok(ended) => {
+                let key = self.key(&ended);
+                let job = Job::new(id, self.now, delivery, key.clone(), ended, &self.settings);
+                self.begin(id, "delivered", job, Next::Stay);
+                self.queue(id, &key);
+            }
         }
     }
 
-    fn refuse(&mut self, id: JobId, delivery: &Delivery, acknowledgement: Acknowledgement) {
-        self.counters.given_back += u64::from(matches!(acknowledgement, Acknowledgement::Nak { .. }));
-        let job = Job::refused(id, self.now, delivery, acknowledgement, &self.settings);
-        self.took(State::Over, "delivered", job.state());
-        self.acknowledging += 1;
-        self.jobs.insert(id, job);
-        self.go_on(id, Next::Ask);
+    /// Whether a job that is under way about the same message takes the delivery over. A second job would only do the same
+    /// again, and its acknowledgement would settle the first one's delivery.
+    fn redelivered(&mut self, key: &Key, delivery: &Delivery) -> bool {
+        let same = |id: &JobId| {
+            self.jobs
+                .get(id)
+                .is_some_and(|job| job.reply().is_some() && job.stream_sequence() == delivery.stream_sequence)
+        };
+        let Some(id) = self.turns_of(key).find(same) else { return false };
+        self.advance(id, Event::Redelivered { reply: Arc::clone(&delivery.reply), attempt: delivery.attempt });
+        let taken = self.jobs.contains_key(&id);
+        if taken {
+            self.counters.delivered += 1;
+            self.counters.redelivered += 1;
+        }
+        taken
     }
 
-    fn begin(&mut self, id: JobId, delivery: &Delivery, ended: SessionEnded) {
-        let key = ended.session.key();
+    fn exhausted(&mut self, exhausted: &Exhausted) {
         #[cfg(feature = "planted-bugs")]
-        let key = if self.bug == Some(crate::Bug::UnescapedKey) { Key::unescaped(&ended.session) } else { key };
-        let job = Job::new(id, self.now, delivery, key.clone(), ended, &self.settings);
+        if self.bug == Some(crate::Bug::ExhaustedIgnored) {
+            return;
+        }
+        let id = self.next_id();
+        self.begin(id, "exhausted", Job::exhausted(id, self.now, exhausted), Next::Ask);
+    }
+
+    /// Takes up a session that has outgrown its summary, unless there is no room, or a job about it is under way already.
+    fn outgrown(&mut self, outgrown: Outgrown) {
+        let key = outgrown.session.key();
+        if self.room() == 0 || self.first_in_turn(&key).is_some() {
+            return;
+        }
+        let id = self.next_id();
+        self.begin(id, "outgrown", Job::outgrown(id, self.now, key.clone(), outgrown), Next::Stay);
+        self.queue(id, &key);
+    }
+
+    fn key(&self, ended: &SessionEnded) -> Key {
+        #[cfg(feature = "planted-bugs")]
+        if self.bug == Some(crate::Bug::UnescapedKey) {
+            return Key::unescaped(&ended.session);
+        }
+        ended.session.key()
+    }
+
+    fn next_id(&mut self) -> JobId {
+        self.last_job += 1;
+        JobId(self.last_job)
+    }
+
+    fn begin(&mut self, id: JobId, on: &'static str, job: Job, next: Next) {
         #[cfg(feature = "planted-bugs")]
         let job = job.with_bug(self.bug);
-        self.took(State::Over, "delivered", job.state());
+        self.took(State::Over, on, job.state());
+        self.counters.given_back += u64::from(job.gives_back());
+        self.acknowledging += usize::from(job.state() == State::Acknowledging);
         self.jobs.insert(id, job);
+        self.go_on(id, next);
+    }
+
+    /// Puts the job behind those of the same key; the first one runs.
+    fn queue(&mut self, id: JobId, key: &Key) {
         self.turns.insert((key.clone(), id));
-        if self.first_in_turn(&key) == Some(id) {
+        if self.first_in_turn(key) == Some(id) {
             self.advance(id, Event::Turn);
-        } else {
-            self.go_on(id, Next::Stay);
         }
     }
 
     fn report(&mut self, effect: EffectId, report: Report) {
         if self.jobs.get(&effect.job).is_some_and(|job| job.awaits(effect, &report)) {
+            self.served.reported(self.now, &report);
+            self.counters.dead_lettered += u64::from(matches!(report, Report::Buried { .. }));
+            self.counters.republished += u64::from(matches!(report, Report::Republished { .. }));
             self.advance(effect.job, Event::Reported(report));
         } else {
             self.counters.ignored_reports += 1;
@@ -266,7 +334,9 @@ impl Processor {
             if self.bug == Some(crate::Bug::NoHeartbeat) {
                 return self.schedule(id);
             }
-            self.outputs.push_back(Output::InProgress { reply: Arc::clone(job.reply()) });
+            if let Some(reply) = job.reply() {
+                self.outputs.push_back(Output::InProgress { reply: Arc::clone(reply) });
+            }
         }
         self.schedule(id);
     }
@@ -275,16 +345,14 @@ impl Processor {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let (from, on) = (job.state(), event.name());
         let acknowledged = matches!(event, Event::Reported(Report::Acknowledged));
-        let next = job.advance(self.now, event, &self.settings);
+        let next = job.advance(self.now, event, self.served, &self.settings);
         let to = job.state();
-        if from != to && matches!(job.acknowledgement(), Some(Acknowledgement::Nak { .. })) {
-            self.counters.given_back += 1;
-        }
-        self.acknowledging += usize::from(from != to && to == State::Acknowledging);
-        if to == State::Over {
-            self.acknowledging = self.acknowledging.saturating_sub(1);
+        if from != to {
+            self.counters.given_back += u64::from(job.gives_back());
+            self.acknowledging += usize::from(to == State::Acknowledging);
+            self.acknowledging -= usize::from(from == State::Acknowledging);
             self.counters.acknowledged += u64::from(acknowledged);
-            self.counters.unconfirmed += u64::from(!acknowledged);
+            self.counters.unconfirmed += u64::from(from == State::Acknowledging && !acknowledged);
         }
         if next != Next::Stay && on != "again" {
             self.took(from, on, to);
@@ -336,8 +404,12 @@ impl Processor {
     }
 
     fn first_in_turn(&self, key: &Key) -> Option<JobId> {
-        let (first, id) = self.turns.range((key.clone(), JobId(0))..).next()?;
-        (first == key).then_some(*id)
+        self.turns_of(key).next()
+    }
+
+    /// The jobs of a key, in the order of their delivery.
+    fn turns_of(&self, key: &Key) -> impl Iterator<Item = JobId> {
+        self.turns.range((key.clone(), JobId(0))..).take_while(move |(other, _)| other == key).map(|(_, id)| *id)
     }
 
     #[cfg(test)]

@@ -23,10 +23,10 @@ pub struct Settings {
     pub max_in_flight: usize,
     /// The most segments of one page.
     pub page_size: u32,
-    /// The consumer's `max_deliver`. A job of the last delivery has no patience to lose: it is not given back because of
-    /// failures that pass, since nobody would get it again.
+    /// The consumer's `max_deliver`: a job of the last delivery is not given back, since nobody would get it again.
     pub max_deliver: u64,
-    /// How long one step of a job is tried again before the job is given back.
+    /// How long one step of a job is tried again, while its server serves others, before the job is given back. While the
+    /// server serves nobody, there is no end to it.
     #[serde(with = "micros")]
     pub patience: Duration,
     /// How long JetStream keeps back a job that was given back because its patience was spent.
@@ -44,6 +44,10 @@ pub struct Settings {
     /// How long jobs that have begun to save may go on once the processor drains.
     #[serde(with = "micros")]
     pub grace: Duration,
+    /// Whether each notification has a subject of its own: [`Announcement::ProcessedOnce`](crate::contract::Announcement).
+    pub announce_once: bool,
+    /// Whether a summary that replaced an announced one is announced too.
+    pub revise: bool,
     /// The bounds of a summary.
     pub limits: Limits,
 }
@@ -63,6 +67,8 @@ impl Default for Settings {
             retry_cap: Duration::from_secs(5),
             answer_timeout: Duration::from_secs(30),
             grace: Duration::from_secs(20),
+            announce_once: false,
+            revise: false,
             limits: Limits::default(),
         }
     }

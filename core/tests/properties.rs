@@ -1,12 +1,15 @@
 //! Any order, repetition and loss of reports: what the core promises whatever the world does.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use proptest::prelude::*;
 use transcript_core::{
-    Acknowledgement, Cursor, Delivery, Effect, Failure, FailureKind, Input, Notified, Output, Page, Payload, Processor,
-    Report, Settings, Stored, Time, WallTime,
-    ids::{EffectId, JobId},
+    Acknowledgement, Cursor, Delivery, Effect, Exhausted, Failure, FailureKind, Input, Notified, Outgrown, Output,
+    Page, Payload, Processor, Report, Settings, Stored, Time, WallTime,
+    ids::{EffectId, JobId, Session},
     summary::Segment,
 };
 
@@ -17,6 +20,17 @@ enum Step {
         session: u8,
         age_ms: u16,
         malformed: bool,
+    },
+    /// Hands one of the messages over again: the newest for 0.
+    Redeliver {
+        back: usize,
+    },
+    /// Says of one of the messages that it used up its deliveries.
+    Exhaust {
+        back: usize,
+    },
+    Outgrow {
+        session: u8,
     },
     /// Reports one of the effects ever asked for: the newest for 0, the one before it for 1, and so on.
     Report {
@@ -51,6 +65,11 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (0..3_u8, 0..4000_u16, prop::bool::weighted(0.1))
             .prop_map(|(session, age_ms, malformed)| Step::Deliver { session, age_ms, malformed }),
+        2 => (0..4_usize).prop_map(|back| Step::Redeliver { back }),
+        1 => prop_oneof![
+            (0..4_usize).prop_map(|back| Step::Exhaust { back }),
+            (0..3_u8).prop_map(|session| Step::Outgrow { session }),
+        ],
         20 => (prop_oneof![8 => 0..4_usize, 1 => 0..40_usize], what).prop_map(|(back, what)| Step::Report { back, what }),
         8 => (1..4_u8).prop_map(Step::Wake),
         1 => prop::bool::weighted(0.1).prop_map(|drain| if drain { Step::Drain } else { Step::Wake(40) }),
@@ -67,6 +86,8 @@ fn settings() -> Settings {
         patience: Duration::from_secs(20),
         answer_timeout: Duration::from_secs(4),
         grace: Duration::from_secs(15),
+        max_deliver: 3,
+        revise: true,
         ..Settings::default()
     }
 }
@@ -80,15 +101,24 @@ struct Seen {
     saved: bool,
     announced: bool,
     marked: bool,
-    acknowledged_with: Option<Acknowledgement>,
-    alive_at: Time,
+    buried: bool,
+    republished: bool,
+    /// It has said its last word.
+    over: bool,
+    /// It says no last word: it may be over once its last effect was reported.
+    without_delivery: bool,
 }
 
 /// A world around a processor, with the promises checked after every step.
 struct World {
     processor: Processor,
     now: Time,
-    sequence: u64,
+    /// Every message, with its payload and how often it was handed over, from the first.
+    messages: Vec<(String, u64)>,
+    delivered: u64,
+    /// When each delivery was last known to be worked on.
+    alive: BTreeMap<String, Time>,
+    given_back: BTreeSet<String>,
     wake_up: Option<transcript_core::WakeUp>,
     draining: bool,
     drained: bool,
@@ -102,7 +132,10 @@ impl World {
         Self {
             processor: Processor::new(settings()).expect("settings can work"),
             now: Time::ZERO,
-            sequence: 0,
+            messages: vec![],
+            delivered: 0,
+            alive: BTreeMap::new(),
+            given_back: BTreeSet::new(),
             wake_up: None,
             draining: false,
             drained: false,
@@ -115,6 +148,28 @@ impl World {
     fn step(&mut self, step: &Step) {
         match step {
             Step::Deliver { session, age_ms, malformed } => self.deliver(*session, *age_ms, *malformed),
+            Step::Redeliver { back } => {
+                if let Some(place) = self.messages.len().checked_sub(back + 1) {
+                    self.hand_over(place, 4000);
+                }
+            }
+            Step::Exhaust { back } => {
+                if let Some(place) = self.messages.len().checked_sub(back + 1) {
+                    let stream_sequence = u64::try_from(place).expect("it is small") + 1;
+                    let received_at = WallTime::from_millis(1_000_000);
+                    self.handle(Input::Exhausted(Exhausted { stream_sequence, attempts: 3, received_at }));
+                }
+            }
+            Step::Outgrow { session } => {
+                let session = Session::new("c", &session.to_string()).expect("ids are valid");
+                let received_at = WallTime::from_millis(1_000_000);
+                let before: BTreeSet<JobId> = self.seen.keys().copied().collect();
+                self.handle(Input::Outgrown(Outgrown { session, published_segments: 2, received_at }));
+                // It is taken up only where no other job is in its way, and asks at once.
+                for (_, seen) in self.seen.iter_mut().filter(|(id, _)| !before.contains(id)) {
+                    seen.without_delivery = true;
+                }
+            }
             Step::Report { back, what } => {
                 let Some((id, effect)) = self.asked.iter().rev().nth(*back).cloned() else { return };
                 self.report(id, report(&effect, *what));
@@ -128,25 +183,36 @@ impl World {
     }
 
     fn deliver(&mut self, session: u8, age_ms: u16, malformed: bool) {
-        // The shell asks for no more than there is room for; a few may still be on the way when it drains.
-        let most = settings().max_in_flight;
-        if (self.processor.room() == 0 && !self.draining) || self.processor.in_flight() >= 2 * most {
-            return;
-        }
-        self.sequence += 1;
         let text = if malformed {
             "{}".to_owned()
         } else {
             format!(r#"{{"conversationId":"c","sessionId":"{session}","publishedSegments":2}}"#)
         };
-        self.handle(Input::Delivered(Delivery {
-            stream_sequence: self.sequence,
-            attempt: 1,
+        self.messages.push((text, 0));
+        self.hand_over(self.messages.len() - 1, age_ms);
+    }
+
+    fn hand_over(&mut self, place: usize, age_ms: u16) {
+        // The shell asks for no more than there is room for; a few may still be on the way when it drains.
+        let most = settings().max_in_flight;
+        if (self.processor.room() == 0 && !self.draining) || self.processor.in_flight() >= 2 * most {
+            return;
+        }
+        let (payload, attempts) = self.messages.get_mut(place).expect("there is such a message");
+        *attempts += 1;
+        self.delivered += 1;
+        let reply = format!("reply.{place}.{attempts}");
+        let delivery = Delivery {
+            stream_sequence: u64::try_from(place).expect("it is small") + 1,
+            attempt: *attempts,
             stored_at: WallTime::from_millis(1_000_000),
             received_at: WallTime::from_millis(1_000_000 + i64::from(age_ms)),
-            reply: format!("reply.{}", self.sequence).into(),
-            payload: Payload(text.into_bytes()),
-        }));
+            reply: reply.as_str().into(),
+            redrive_of: (place % 5 == 4).then_some(1),
+            payload: Payload(payload.clone().into_bytes()),
+        };
+        self.alive.insert(reply, self.now);
+        self.handle(Input::Delivered(delivery));
     }
 
     fn report(&mut self, effect: EffectId, report: Report) {
@@ -164,6 +230,8 @@ impl World {
             }
             Report::Published { .. } => seen.announced = true,
             Report::Marked => seen.marked = true,
+            Report::Buried { .. } => seen.buried = true,
+            Report::Republished { .. } => seen.republished = true,
             Report::Counted { .. } | Report::Loaded(_) | Report::Acknowledged | Report::Failed(_) => {}
         }
         self.handle(Input::Reported { effect, report });
@@ -205,6 +273,7 @@ impl World {
                 }
             }
         }
+        assert!(self.processor.in_flight() <= 2 * settings().max_in_flight + self.messages.len(), "jobs are bounded");
         if self.processor.in_flight() > 0 {
             let wake_up = self.wake_up.expect("a job is left without a deadline");
             assert!(wake_up.at > self.now, "a deadline that was served did not move");
@@ -218,41 +287,51 @@ impl World {
             Effect::Save { summary } => summary.session.session_id.to_string(),
             Effect::Publish { notification, .. } => notification.session.session_id.to_string(),
             Effect::Mark { key, .. } => key.as_str().trim_start_matches("c:").to_owned(),
-            Effect::Acknowledge { .. } => String::new(),
+            Effect::Bury { .. } | Effect::Republish { .. } | Effect::Acknowledge { .. } => String::new(),
         };
         let others_run = |(job, other): (&JobId, &Seen)| {
-            *job != id.job && other.session == session && other.acknowledged_with.is_none()
+            let told = |(_, at, reported): (_, Time, bool)| reported || self.now >= at.after(timeout);
+            let may_be_over = other.without_delivery && other.last.is_none_or(told);
+            *job != id.job && other.session == session && !other.over && !may_be_over
         };
         assert!(session.is_empty() || !self.seen.iter().any(others_run), "two jobs of one key run at once");
         let seen = self.seen.entry(id.job).or_default();
-        let nak = matches!(effect, Effect::Acknowledge { acknowledgement: Acknowledgement::Nak { .. }, .. });
+        let hurried = matches!(effect, Effect::Acknowledge { .. } | Effect::Republish { .. });
         if let Some((_, at, reported)) = seen.last {
-            let given_up = self.now >= at.after(timeout) || (self.draining && nak);
+            let given_up = self.now >= at.after(timeout) || hurried;
             assert!(reported || given_up, "two effects of one job at a time");
         }
         if seen.session.is_empty() {
             seen.session = session;
         }
-        if let Effect::Acknowledge { acknowledgement, .. } = &effect {
-            if *acknowledgement == Acknowledgement::Ack {
-                assert!(seen.saved && seen.announced && seen.marked, "acknowledged too early: {seen:?}");
+        match &effect {
+            Effect::Acknowledge { reply, acknowledgement, .. } => {
+                seen.over = true;
+                match acknowledgement {
+                    Acknowledgement::Ack => assert!(
+                        seen.republished || (seen.saved && seen.announced && seen.marked),
+                        "acknowledged too early: {seen:?}"
+                    ),
+                    Acknowledgement::Nak { .. } => drop(self.given_back.insert(reply.to_string())),
+                    Acknowledgement::Term { .. } => {
+                        assert!(seen.buried || seen.session.is_empty(), "terminated without a dead letter: {seen:?}");
+                    }
+                }
             }
-            seen.acknowledged_with = Some(acknowledgement.clone());
+            Effect::Publish { .. } => assert!(seen.saved, "announced before it was stored"),
+            Effect::Mark { .. } => assert!(seen.announced, "marked before it was announced"),
+            Effect::Bury { .. } | Effect::Republish { .. } => seen.over = true,
+            Effect::Count { .. } | Effect::Load { .. } | Effect::Save { .. } => {}
         }
         seen.last = Some((id, self.now, false));
         self.asked.push((id, effect));
     }
 
     fn heartbeat(&mut self, reply: &str) {
-        let sequence: u64 = reply.trim_start_matches("reply.").parse().expect("a reply subject of this world");
-        let job = self.seen.iter_mut().find(|(job, _)| job.to_string() == sequence.to_string());
-        if let Some((_, seen)) = job {
-            let silent = self.now.since(seen.alive_at);
-            assert!(silent <= settings().ack_wait || seen.alive_at == Time::ZERO, "silent for {silent:?}");
-            let nak = matches!(seen.acknowledged_with, Some(Acknowledgement::Nak { .. }));
-            assert!(!nak, "a heartbeat after a nak overrides its delay");
-            seen.alive_at = self.now;
-        }
+        assert!(!self.given_back.contains(reply), "a heartbeat after a nak overrides its delay");
+        let last = self.alive.insert(reply.to_owned(), self.now).expect("a reply subject of this world");
+        let silent = self.now.since(last);
+        assert!(silent <= settings().ack_wait, "silent for {silent:?}");
     }
 
     /// Everything goes well from now on: every job must come to its end.
@@ -282,6 +361,8 @@ fn report(effect: &Effect, what: What) -> Report {
             | Effect::Load { .. }
             | Effect::Save { .. }
             | Effect::Publish { .. }
+            | Effect::Bury { .. }
+            | Effect::Republish { .. }
             | Effect::Acknowledge { .. } => Report::Marked,
         },
         What::Success { variant } => match effect {
@@ -294,9 +375,13 @@ fn report(effect: &Effect, what: What) -> Report {
                 segments: u64::from(variant),
                 complete: true,
                 notified: (variant == 3).then_some(Notified { stream_sequence: 1, at: WallTime::from_millis(0) }),
+                revision: u64::from(variant.max(1)),
+                revised: None,
             }),
             Effect::Publish { .. } => Report::Published { stream_sequence: u64::from(variant) },
             Effect::Mark { .. } => Report::Marked,
+            Effect::Bury { .. } => Report::Buried { stream_sequence: u64::from(variant) },
+            Effect::Republish { .. } => Report::Republished { stream_sequence: u64::from(variant) },
             Effect::Acknowledge { .. } => Report::Acknowledged,
         },
     }
@@ -323,7 +408,7 @@ proptest! {
         };
         let world = run();
         let counters = world.processor.counters();
-        prop_assert_eq!(counters.delivered, world.sequence, "every delivery was taken");
+        prop_assert_eq!(counters.delivered, world.delivered, "every delivery was taken");
         prop_assert_eq!(world.trace, run().trace, "the same inputs give the same outputs");
     }
 
@@ -336,6 +421,7 @@ proptest! {
             stored_at: WallTime::from_millis(i64::MAX),
             received_at: WallTime::from_millis(i64::MIN),
             reply: "".into(),
+            redrive_of: None,
             payload: Payload(payload),
         }));
         prop_assert_eq!(processor.in_flight(), 1);

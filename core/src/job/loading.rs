@@ -1,0 +1,73 @@
+//! The summary step: pages are folded into a summary as they come.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::{
+    event::SessionEnded,
+    input::{Cursor, Page},
+    settings::Settings,
+    summary::{Summarizer, Summary},
+    time::WallTime,
+};
+
+/// A summary under way.
+#[derive(Debug)]
+pub(super) struct Loading {
+    summarizer: Summarizer,
+    /// Where the next page starts.
+    pub(super) after: Option<Cursor>,
+    /// How many segments the last count found.
+    pub(super) counted: u64,
+}
+
+/// The summary step panicked. What it said may hold words of the call and is not kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Panicked;
+
+impl Panicked {
+    /// For people.
+    pub(super) const REASON: &'static str = "the summary step panicked: the processor's log says where";
+}
+
+impl Loading {
+    pub(super) fn new(counted: u64, settings: &Settings) -> Self {
+        Self { summarizer: Summarizer::new(settings.limits), after: None, counted }
+    }
+
+    /// Folds a page in.
+    ///
+    /// # Errors
+    ///
+    /// A panic; what is folded so far is then worth nothing.
+    pub(super) fn fold(
+        &mut self,
+        page: Page,
+        #[cfg(feature = "planted-bugs")] bug: Option<crate::Bug>,
+    ) -> Result<(), Panicked> {
+        let Self { summarizer, .. } = self;
+        caught(|| {
+            for segment in &page.segments {
+                #[cfg(feature = "planted-bugs")]
+                assert!(bug != Some(crate::Bug::SummaryPanics) || segment.text != crate::Bug::PANIC, "a planted bug");
+                summarizer.push(segment);
+            }
+        })?;
+        self.after = page.next;
+        Ok(())
+    }
+
+    /// The summary of everything that was folded in.
+    ///
+    /// # Errors
+    ///
+    /// A panic.
+    pub(super) fn finish(self, call: &SessionEnded, built_at: WallTime) -> Result<Summary, Panicked> {
+        caught(move || self.summarizer.finish(&call.session, call.published_segments, built_at))
+    }
+}
+
+/// One call that the summary step cannot take must not end the jobs beside it.
+fn caught<T>(step: impl FnOnce() -> T) -> Result<T, Panicked> {
+    // A panic leaves nothing behind that is looked at again: the summarizer is dropped with its job.
+    catch_unwind(AssertUnwindSafe(step)).map_err(|_| Panicked)
+}
