@@ -173,6 +173,10 @@ pub enum Kind {
     Publish,
     /// Marks.
     Mark,
+    /// Dead letters.
+    Bury,
+    /// Ends published again.
+    Republish,
     /// Acknowledgements of all kinds.
     Acknowledge,
     /// `+WPI`.
@@ -181,8 +185,18 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub(crate) const ALL: [Self; 8] =
-        [Self::Any, Self::Count, Self::Load, Self::Save, Self::Publish, Self::Mark, Self::Acknowledge, Self::Heartbeat];
+    pub(crate) const ALL: [Self; 10] = [
+        Self::Any,
+        Self::Count,
+        Self::Load,
+        Self::Save,
+        Self::Publish,
+        Self::Mark,
+        Self::Bury,
+        Self::Republish,
+        Self::Acknowledge,
+        Self::Heartbeat,
+    ];
 }
 
 /// One of the two servers.

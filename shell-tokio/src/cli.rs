@@ -17,6 +17,7 @@ const SERVERS: &str = "Servers";
 const LOGGING: &str = "Logging";
 const STREAM: &str = "Stream and consumer";
 const JOBS: &str = "Jobs";
+const ANNOUNCE: &str = "Announcements";
 
 /// Turns the transcript of every ended call into one summary and one notification.
 ///
@@ -255,6 +256,15 @@ pub struct RunArgs {
     /// How jobs are done.
     #[command(flatten)]
     pub jobs: RunSettings,
+    /// What is announced, and how often.
+    #[command(flatten)]
+    pub announce: AnnounceSettings,
+    /// Name of this processor in dead letters and logs; the machine's name and the process's number if not given
+    #[arg(
+        long, env = "TRANSCRIPT_NAME", value_name = "NAME", help_heading = JOBS,
+        value_parser = NonEmptyStringValueParser::new()
+    )]
+    pub name: Option<String>,
 }
 
 impl RunArgs {
@@ -307,7 +317,8 @@ pub struct RunSettings {
         value_parser = clap::value_parser!(u32).range(1..=100_000)
     )]
     pub page_size: u32,
-    /// How long a failing step is tried again before the call is given back, 0s to 24h
+    /// How long a failing step is tried again, while its server serves other calls, before the call is given back, 0s to
+    /// 24h; while the server serves none, there is no end to it
     #[arg(
         long, env = "TRANSCRIPT_PATIENCE", value_name = "DURATION", default_value = "10m",
         value_parser = parse::duration("0s", "24h")
@@ -343,6 +354,31 @@ pub struct RunSettings {
         value_parser = parse::duration("0s", "10m")
     )]
     pub grace: Duration,
+}
+
+/// What is announced, and how often.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+#[command(next_help_heading = ANNOUNCE)]
+pub struct AnnounceSettings {
+    /// Announce each call on a subject of its own, transcript.processed.<key>, which the stream takes once for as long as it
+    /// keeps the message; subscribers then listen to transcript.processed.*
+    #[arg(long, env = "TRANSCRIPT_ANNOUNCE_ONCE", value_parser = BoolishValueParser::new())]
+    pub announce_once: bool,
+    /// Replace a summary when segments arrive after it was stored, and announce that on transcript.revised
+    #[arg(long, env = "TRANSCRIPT_REVISE", value_parser = BoolishValueParser::new())]
+    pub revise: bool,
+    /// How often to look for such segments, 100ms to 1h
+    #[arg(
+        long, env = "TRANSCRIPT_REVISE_EVERY", value_name = "DURATION", default_value = "30s",
+        value_parser = parse::duration("100ms", "1h")
+    )]
+    pub revise_every: Duration,
+    /// How long after its last change a summary is looked after, 1s to 365d
+    #[arg(
+        long, env = "TRANSCRIPT_REVISE_WITHIN", value_name = "DURATION", default_value = "1h",
+        value_parser = parse::duration("1s", "365d")
+    )]
+    pub revise_within: Duration,
 }
 
 /// The settings of `play`.

@@ -4,7 +4,7 @@ use std::{future, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{mpsc, oneshot, watch},
-    task::JoinHandle,
+    task::{JoinHandle, JoinSet},
     time::sleep_until,
 };
 use transcript_core::{
@@ -15,7 +15,7 @@ use transcript_core::{
 use crate::{
     broker::{Broker, Puller},
     clock::Clock,
-    store::{Load, Store},
+    store::{Load, Mark, Store},
 };
 
 /// The most inputs that are taken at once.
@@ -44,22 +44,25 @@ pub struct RealServers {
     pub deliveries: Option<Deliveries>,
 }
 
-/// A puller at work.
+/// Everything that brings new jobs, at work.
 #[derive(Debug)]
 pub struct Deliveries {
     stop: oneshot::Sender<()>,
     stopped: JoinHandle<()>,
+    /// What finds jobs elsewhere than in the pull requests; it is ended at once.
+    others: JoinSet<()>,
 }
 
 impl Deliveries {
-    /// Starts the puller.
+    /// Starts the puller, beside `others` that are at work already.
     #[must_use]
-    pub fn start(puller: Puller) -> Self {
+    pub fn start(puller: Puller, others: JoinSet<()>) -> Self {
         let (stop, told) = oneshot::channel();
-        Self { stop, stopped: tokio::spawn(puller.run(told)) }
+        Self { stop, stopped: tokio::spawn(puller.run(told)), others }
     }
 
-    async fn stop(self) {
+    async fn stop(mut self) {
+        self.others.shutdown().await;
         // A puller that cannot be told is gone already.
         let told = self.stop.send(()).is_ok();
         if told && tokio::time::timeout(STOP, self.stopped).await.is_err() {
@@ -172,8 +175,12 @@ impl Servers for RealServers {
                 self.store.load(id, Load { session_id, after, limit, counted });
             }
             Effect::Save { summary } => self.store.save(id, summary),
-            Effect::Publish { message_id, notification } => self.broker.publish(id, message_id, notification),
-            Effect::Mark { key, notified } => self.store.mark(id, key, notified),
+            Effect::Publish { key, announcement, notification } => {
+                self.broker.publish(id, key, announcement, notification);
+            }
+            Effect::Mark { key, announcement, notified } => self.store.mark(id, Mark { key, announcement, notified }),
+            Effect::Bury { letter } => self.broker.bury(id, letter),
+            Effect::Republish { stream_sequence, ended } => self.broker.republish(id, stream_sequence, ended),
             Effect::Acknowledge { reply, acknowledgement, .. } => self.broker.acknowledge(id, reply, acknowledgement),
         }
     }
@@ -205,6 +212,14 @@ fn log_input(input: &Input) {
             "delivered"
         ),
         Input::Reported { effect, report } => tracing::debug!(%effect, "{report}"),
+        Input::Exhausted(exhausted) => tracing::error!(
+            stream_sequence = exhausted.stream_sequence,
+            attempts = exhausted.attempts,
+            "a message used up its deliveries: it becomes a dead letter"
+        ),
+        Input::Outgrown(outgrown) => {
+            tracing::info!(key = outgrown.session.key().as_str(), "the stored summary is outgrown: a new one is made");
+        }
         Input::Woken => {}
         Input::Drain => tracing::info!("draining: no more messages are taken"),
     }
@@ -213,7 +228,7 @@ fn log_input(input: &Input) {
 fn log_effect(id: EffectId, effect: &Effect) {
     match effect {
         Effect::Acknowledge { acknowledgement: Acknowledgement::Term { reason }, reply, .. } => {
-            tracing::warn!(effect = %id, reason, reply = &**reply, "a message can never be processed: terminated");
+            tracing::warn!(effect = %id, reason, reply = &**reply, "a message will not be processed: terminated");
         }
         Effect::Acknowledge { acknowledgement: Acknowledgement::Nak { delay, reason }, key, .. } => {
             let key = key.as_ref().map(Key::as_str);
@@ -225,6 +240,17 @@ fn log_effect(id: EffectId, effect: &Effect) {
         }
         Effect::Acknowledge { acknowledgement: Acknowledgement::Ack, key, .. } => {
             tracing::info!(effect = %id, key = key.as_ref().map(Key::as_str), "summarised and announced");
+        }
+        Effect::Bury { letter } => tracing::error!(
+            effect = %id,
+            key = letter.ended.as_ref().map(|ended| tracing::field::display(ended.session.key())),
+            stream_sequence = letter.stream_sequence,
+            attempts = letter.attempts,
+            reason = letter.reason,
+            "a call cannot be processed: kept as a dead letter"
+        ),
+        Effect::Republish { stream_sequence, .. } => {
+            tracing::info!(effect = %id, stream_sequence, "given back by publishing it again: a nak would cost an attempt");
         }
         Effect::Count { .. }
         | Effect::Load { .. }

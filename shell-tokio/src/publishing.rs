@@ -18,6 +18,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
+pub use transcript_core::event::SessionEnded;
 use transcript_core::{
     WallTime,
     contract::{SEGMENT_SUBJECT, SESSION_ENDED_SUBJECT},
@@ -146,17 +147,6 @@ impl SegmentMessage {
     pub fn id(&self) -> String {
         format!("{}:{}", self.session.session_id, self.index)
     }
-}
-
-/// The payload of `transcription.session-ended`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct SessionEnded {
-    /// The call.
-    #[serde(flatten)]
-    pub session: Session,
-    /// How many segments of it were published.
-    pub published_segments: u64,
 }
 
 /// The payload of `recording.<event>`.

@@ -8,16 +8,17 @@ use thiserror::Error;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::{Notify, mpsc, watch},
+    task::JoinSet,
 };
 use transcript_core::{Processor, Settings, SettingsError, summary::Limits};
 
 use crate::{
-    broker::{Broker, Puller},
-    cli::{RunArgs, RunSettings, StreamSettings},
+    broker::{Advisories, Broker, Puller},
+    cli::{AnnounceSettings, RunArgs, RunSettings, StreamSettings},
     clock::Clock,
     driver::{Deliveries, Driver, Ended, RealServers, Signal},
     setup::{self, SetupError},
-    store::Store,
+    store::{Store, outgrown::Watch},
 };
 
 /// How long the last bytes to NATS may take.
@@ -34,6 +35,9 @@ pub enum RunError {
     /// Settings that cannot work.
     #[error(transparent)]
     Settings(#[from] SettingsError),
+    /// The connection to NATS is closed.
+    #[error("cannot listen to JetStream's advisories")]
+    Advisories(#[from] async_nats::SubscribeError),
     /// The process cannot listen to signals.
     #[error("cannot listen to signals")]
     Signals(#[source] std::io::Error),
@@ -54,7 +58,7 @@ pub async fn run(client: async_nats::Client, database: Database, args: &RunArgs)
     let mut signals = signals()?;
     let jetstream = jetstream::new(client.clone());
     let report = tokio::select! {
-        report = setup::ensure(&jetstream, &database, &args.stream) => report?,
+        report = set_up(&jetstream, &database, args) => report?,
         _ = signals.recv() => {
             tracing::info!("stopped before it had begun");
             return Ok(());
@@ -72,19 +76,25 @@ pub async fn run(client: async_nats::Client, database: Database, args: &RunArgs)
     let clock = Clock::start();
     let missing = Arc::new(Notify::new());
     tokio::spawn(mend(missing.clone(), jetstream, args.stream.clone()));
+    let answer_timeout = args.jobs.answer_timeout;
+    let name: Arc<str> = args.name.clone().unwrap_or_else(own_name).into();
+    let mut finders = JoinSet::new();
+    // Before anything is pulled: it is a pull that makes JetStream notice.
+    finders.spawn(Advisories::subscribe(&client).await?.run(clock, reports.clone()));
+    if args.announce.revise {
+        let AnnounceSettings { revise_every, revise_within, .. } = args.announce;
+        let watch = Watch::new(&database, reports.clone(), answer_timeout, clock, revise_every, revise_within);
+        finders.spawn(watch.run());
+    }
     let servers = RealServers {
-        store: Store::start(&database, &reports, args.jobs.answer_timeout),
-        broker: Broker::start(&client, &reports, args.jobs.answer_timeout),
-        deliveries: Some(Deliveries::start(Puller::new(
-            client.clone(),
-            clock,
-            reports,
-            allowed,
-            missing,
-            args.stream.ack_wait,
-        ))),
+        store: Store::start(&database, &reports, answer_timeout),
+        broker: Broker::start(&client, &reports, answer_timeout, Arc::clone(&name)),
+        deliveries: Some(Deliveries::start(
+            Puller::new(client.clone(), clock, reports, allowed, missing, args.stream.ack_wait),
+            finders,
+        )),
     };
-    tracing::info!(jobs = ?args.jobs, stream = ?args.stream, "ready");
+    tracing::info!(name = &*name, jobs = ?args.jobs, announce = ?args.announce, stream = ?args.stream, "ready");
     let ended = Driver { processor, servers, clock, inputs, allowance }.run(&mut signals).await;
     if !matches!(tokio::time::timeout(FLUSH, client.flush()).await, Ok(Ok(()))) {
         tracing::warn!("NATS did not take the last messages in time");
@@ -97,6 +107,24 @@ pub async fn run(client: async_nats::Client, database: Database, args: &RunArgs)
         Ended::Stopped => return Err(RunError::Stopped),
     }
     Ok(())
+}
+
+async fn set_up(
+    jetstream: &jetstream::Context,
+    database: &Database,
+    args: &RunArgs,
+) -> Result<setup::Report, SetupError> {
+    let mut report = setup::ensure(jetstream, database, &args.stream).await?;
+    if args.announce.revise {
+        setup::ensure_watched(database, &mut report).await?;
+    }
+    Ok(report)
+}
+
+/// The machine's name and the process's number, which tell processors apart where nobody named them.
+fn own_name() -> String {
+    let host = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned());
+    format!("{}-{}", host.as_deref().unwrap_or("unknown"), std::process::id())
 }
 
 /// Makes the streams and the consumer anew when somebody has deleted them, or a server has come back without them.
@@ -163,6 +191,8 @@ fn core_settings(args: &RunArgs) -> Settings {
         // A worker reports everything that it was asked, but in its turn: what takes longer than this was lost.
         answer_timeout: answer_timeout * 4 + REPORT_LOST,
         grace,
+        announce_once: args.announce.announce_once,
+        revise: args.announce.revise,
         limits: Limits::default(),
     }
 }

@@ -58,6 +58,15 @@ pub async fn ensure_jetstream(js: &Context, settings: &StreamSettings) -> Result
     Ok(report)
 }
 
+/// The index by which [`Watch`](crate::store::outgrown::Watch) finds the summaries of the last while.
+///
+/// # Errors
+///
+/// See [`ensure`].
+pub async fn ensure_watched(db: &Database, report: &mut Report) -> Result<(), SetupError> {
+    index::ensure_watched(db, report).await
+}
+
 /// What a run of [`ensure`] found and did.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Report {

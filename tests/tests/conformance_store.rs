@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use mongodb::{
     Client, Collection, Database,
-    bson::{Bson, DateTime, Document, doc, serialize_to_document},
+    bson::{Bson, Document, RawDocumentBuf, doc, rawdoc, serialize_to_document},
     error::{Error, ErrorKind},
     options::{ClientOptions, WriteConcern},
 };
@@ -16,10 +16,11 @@ use proptest::{
 };
 use transcript_core::{
     Notified, Stored, Time, WallTime,
-    contract::{SEGMENTS_COLLECTION, SUMMARIES_COLLECTION},
+    contract::{Announcement, SEGMENTS_COLLECTION, SUMMARIES_COLLECTION},
     ids::{Key, Session},
     summary::{Segment, Summary},
 };
+use transcript_processor::store::{Mark, statement};
 use transcript_sim::store::{Answer, Command, Durability, Existing, Fate, Store, StoreError};
 use transcript_tests::{
     servers::{Mongod, TestDatabase},
@@ -78,12 +79,9 @@ impl Real {
                 Ok(Answer::Counts(counts))
             }
             Command::Save { summary, durability } => self.save(summary, *durability).await,
-            Command::Mark { key, notified, .. } => {
-                let sequence = i64::try_from(notified.stream_sequence).expect("small");
-                let mark = doc! { "streamSequence": sequence, "at": DateTime::from_millis(notified.at.as_millis()) };
-                let filter = doc! { "_id": key.as_str(), "notified": { "$exists": false } };
-                let update = doc! { "$set": { "notified": mark } };
-                self.summaries.update_one(filter, update).await.map_err(|error| kind(&error))?;
+            Command::Mark { key, announcement, notified, durability } => {
+                let mark = Mark { key: key.clone(), announcement: *announcement, notified: *notified };
+                self.update(statement::mark(&mark), *durability).await?;
                 Ok(Answer::Marked)
             }
             Command::Read { key } => self.read(key).await,
@@ -120,45 +118,45 @@ impl Real {
         Ok(Answer::Written { written, refused })
     }
 
-    /// The upsert that the processor sends: nothing goes back, and the mark stays.
     async fn save(&self, summary: &Summary, durability: Durability) -> Result<Answer, StoreError> {
-        let new = serialize_to_document(summary).expect("a document");
-        let mark =
-            doc! { "$cond": [{ "$eq": [{ "$type": "$notified" }, "missing"] }, {}, { "notified": "$notified" }] };
-        let segments = i64::try_from(summary.segments).expect("small");
-        let replaced = doc! { "$mergeObjects": [{ "$literal": new }, mark] };
-        let choice = doc! { "$cond": [{ "$gt": ["$segments", segments] }, "$$ROOT", replaced] };
-        let concern = match durability {
-            Durability::Journal => doc! { "w": "majority", "j": true },
-            Durability::Memory => doc! { "w": 1, "j": false },
-        };
-        let command = doc! {
-            "update": SUMMARIES_COLLECTION,
-            "updates": [{ "q": { "_id": summary.key.as_str() }, "u": [{ "$replaceWith": choice }], "upsert": true }],
-            "writeConcern": concern,
-        };
-        let reply = self.database.run_command(command).await.map_err(|error| kind(&error))?;
-        if let Ok(errors) = reply.get_array("writeErrors") {
-            let code = errors.first().and_then(Bson::as_document).and_then(|error| error.get_i32("code").ok());
-            return Err(of_code(code.unwrap_or(0)));
-        }
+        self.update(statement::save(summary).expect("a document"), durability).await?;
         self.read(&summary.key).await
+    }
+
+    /// A statement of the processor, in a command of its own.
+    async fn update(&self, statement: RawDocumentBuf, durability: Durability) -> Result<(), StoreError> {
+        let concern = match durability {
+            Durability::Journal => rawdoc! { "w": "majority", "j": true },
+            Durability::Memory => rawdoc! { "w": 1, "j": false },
+        };
+        let command = rawdoc! { "update": SUMMARIES_COLLECTION, "updates": [statement], "writeConcern": concern };
+        let reply = self.database.run_raw_command(command).await.map_err(|error| kind(&error))?;
+        match reply.get_array("writeErrors") {
+            Ok(errors) => {
+                let code = errors.first().and_then(Bson::as_document).and_then(|error| error.get_i32("code").ok());
+                Err(of_code(code.unwrap_or(0)))
+            }
+            Err(_) => Ok(()),
+        }
     }
 
     async fn read(&self, key: &Key) -> Result<Answer, StoreError> {
         let found = self.summaries.find_one(doc! { "_id": key.as_str() }).await.map_err(|error| kind(&error))?;
         let number = |document: &Document, field: &str| match document.get(field) {
-            Some(Bson::Int32(number)) => u64::try_from(*number).expect("not negative"),
-            Some(Bson::Int64(number)) => u64::try_from(*number).expect("not negative"),
+            Some(Bson::Int32(number)) => Some(u64::try_from(*number).expect("not negative")),
+            Some(Bson::Int64(number)) => Some(u64::try_from(*number).expect("not negative")),
+            None => None,
             other => panic!("{field} is {other:?}"),
         };
         Ok(Answer::Stored(found.map(|document| Stored {
-            segments: number(&document, "segments"),
+            segments: number(&document, "segments").expect("a number"),
             complete: document.get_bool("complete").expect("a flag"),
             notified: document.get_document("notified").ok().map(|mark| Notified {
-                stream_sequence: number(mark, "streamSequence"),
+                stream_sequence: number(mark, "streamSequence").expect("a number"),
                 at: WallTime::from_millis(mark.get_datetime("at").expect("a date").timestamp_millis()),
             }),
+            revision: number(&document, "revision").unwrap_or(1),
+            revised: document.get_document("revised").ok().and_then(|mark| number(mark, "revision")),
         })))
     }
 }
@@ -197,6 +195,10 @@ fn command() -> impl Strategy<Value = Command> {
         3 => (0..2_u8, 0..7_u64).prop_map(|(session, segments)| save(session, segments)),
         1 => (0..2_u8, 1..9_u64).prop_map(|(session, stream_sequence)| Command::Mark {
             key: summary(session, 0).key.clone(),
+            announcement: match stream_sequence {
+                1..5 => Announcement::Processed,
+                revision => Announcement::Revised { revision },
+            },
             notified: Notified { stream_sequence, at: WallTime::from_millis(1) },
             durability: Durability::Journal,
         }),

@@ -35,6 +35,7 @@ use std::{
 
 use transcript_core::{
     Cursor, Failure, FailureKind, Notified, Page, Stored, Time,
+    contract::Announcement,
     ids::Key,
     summary::{Segment, Summary},
 };
@@ -62,13 +63,17 @@ enum State {
     Down,
 }
 
-/// A summary with its mark.
+/// A summary with its marks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
     /// The summary.
     pub summary: Arc<Summary>,
     /// The mark that it was announced.
     pub notified: Option<Notified>,
+    /// Which summary of the session it is.
+    pub revision: u64,
+    /// The last revision above 1 that was announced.
+    pub revised: Option<u64>,
 }
 
 #[derive(Debug, Clone)]
@@ -107,7 +112,7 @@ pub enum Command {
         /// The most segments to load; at least one.
         limit: u32,
     },
-    /// Store a summary unless one of more segments is stored; a mark that is there stays.
+    /// Store a summary unless one of more segments is stored, or an announced one of as many; marks that are there stay.
     Save {
         /// The summary.
         summary: Arc<Summary>,
@@ -118,6 +123,8 @@ pub enum Command {
     Mark {
         /// Which.
         key: Key,
+        /// What was announced.
+        announcement: Announcement,
         /// The mark.
         notified: Notified,
         /// When it is answered.
@@ -334,8 +341,8 @@ impl Store {
                 self.written(now, durability);
                 Ok(Answer::Stored(Some(stored)))
             }
-            Command::Mark { key, notified, durability } => {
-                self.mark(now, key, notified);
+            Command::Mark { key, announcement, notified, durability } => {
+                self.mark(now, key, announcement, notified);
                 self.written(now, durability);
                 Ok(Answer::Marked)
             }
@@ -367,21 +374,32 @@ impl Store {
     fn save(&mut self, now: Time, summary: Arc<Summary>) -> Stored {
         let key = summary.key.clone();
         let before = self.summaries.get(&key);
-        if let Some(stored) = before.filter(|stored| stored.summary.segments > summary.segments) {
+        let stays = |stored: &&Document| {
+            stored.summary.segments > summary.segments
+                || (stored.summary.segments == summary.segments && stored.notified.is_some())
+        };
+        if let Some(stored) = before.filter(stays) {
             return stored.stored();
         }
-        let document = Document { summary, notified: before.and_then(|stored| stored.notified) };
+        let document = match before.filter(|stored| stored.notified.is_some()) {
+            Some(stored) => Document { summary, revision: stored.revision + 1, ..stored.clone() },
+            None => Document { summary, notified: None, revision: 1, revised: None },
+        };
         let stored = document.stored();
         let before = self.summaries.insert(key.clone(), document);
         self.unflushed.push_back((now, Undo::Summary { key, before }));
         stored
     }
 
-    fn mark(&mut self, now: Time, key: Key, notified: Notified) {
-        if let Some(document) = self.summaries.get_mut(&key).filter(|document| document.notified.is_none()) {
-            let before = Some(document.clone());
-            document.notified = Some(notified);
-            self.unflushed.push_back((now, Undo::Summary { key, before }));
+    fn mark(&mut self, now: Time, key: Key, announcement: Announcement, notified: Notified) {
+        let Some(document) = self.summaries.get_mut(&key) else { return };
+        let before = document.clone();
+        match announcement {
+            Announcement::Processed | Announcement::ProcessedOnce => drop(document.notified.get_or_insert(notified)),
+            Announcement::Revised { revision } => document.revised = document.revised.max(Some(revision)),
+        }
+        if *document != before {
+            self.unflushed.push_back((now, Undo::Summary { key, before: Some(before) }));
         }
     }
 
@@ -418,6 +436,12 @@ impl Document {
     /// What a save learns of it.
     #[must_use]
     pub fn stored(&self) -> Stored {
-        Stored { segments: self.summary.segments, complete: self.summary.complete, notified: self.notified }
+        Stored {
+            segments: self.summary.segments,
+            complete: self.summary.complete,
+            notified: self.notified,
+            revision: self.revision,
+            revised: self.revised,
+        }
     }
 }

@@ -20,7 +20,7 @@ impl Store {
         let replaced = Arc::clone(&summary);
         let answer = self.perform(now, Command::Save { summary, durability: Durability::Journal }, fate)?;
         if let Some(document) = self.summaries.get_mut(&key) {
-            *document = Document { summary: replaced, notified: document.notified };
+            *document = Document { summary: replaced, ..document.clone() };
         }
         Ok(answer)
     }

@@ -38,13 +38,18 @@ fn save(segments: u64, durability: Durability) -> Command {
 }
 
 fn stored(segments: u64, notified: Option<Notified>) -> Result<Answer, StoreError> {
-    Ok(Answer::Stored(Some(Stored { segments, complete: segments >= 5, notified })))
+    Ok(Answer::Stored(Some(Stored { segments, complete: segments >= 5, notified, revision: 1, revised: None })))
+}
+
+fn revised(segments: u64, revision: u64, revised: Option<u64>) -> Result<Answer, StoreError> {
+    Ok(Answer::Stored(Some(Stored { segments, complete: segments >= 5, notified: Some(MARK), revision, revised })))
 }
 
 const MARK: Notified = Notified { stream_sequence: 7, at: WallTime::from_millis(1) };
 
 fn mark(notified: Notified) -> Command {
-    Command::Mark { key: summary(0).key.clone(), notified, durability: Durability::Journal }
+    let announcement = Announcement::Processed;
+    Command::Mark { key: summary(0).key.clone(), announcement, notified, durability: Durability::Journal }
 }
 
 fn count(store: &mut Store) -> Result<Answer, StoreError> {
@@ -81,9 +86,13 @@ fn a_summary_never_goes_back_and_keeps_its_mark() {
     assert_eq!(store.perform(at(0), mark(later), Fate::Done), Ok(Answer::Marked));
     assert_eq!(store.perform(at(0), save(2, Durability::Journal), Fate::Done), stored(3, Some(MARK)));
     assert_eq!(store.perform(at(0), save(3, Durability::Journal), Fate::Done), stored(3, Some(MARK)));
-    assert_eq!(store.perform(at(0), save(6, Durability::Journal), Fate::Done), stored(6, Some(MARK)));
+    assert_eq!(store.perform(at(0), save(6, Durability::Journal), Fate::Done), revised(6, 2, None));
     let key = summary(0).key.clone();
-    assert_eq!(store.perform(at(0), Command::Read { key: key.clone() }, Fate::Done), stored(6, Some(MARK)));
+    assert_eq!(store.perform(at(0), Command::Read { key: key.clone() }, Fate::Done), revised(6, 2, None));
+    let announcement = Announcement::Revised { revision: 2 };
+    let told = Command::Mark { key: key.clone(), announcement, notified: MARK, durability: Durability::Journal };
+    assert_eq!(store.perform(at(0), told, Fate::Done), Ok(Answer::Marked));
+    assert_eq!(store.perform(at(0), save(6, Durability::Journal), Fate::Done), revised(6, 2, Some(2)));
     assert_eq!(store.summary(&key).map(|document| document.summary.segments), Some(6));
     assert_eq!(store.summaries().count(), 1);
 }

@@ -16,7 +16,9 @@ use transcript_core::{
 
 use super::{World, faults::Point, link::Link};
 use crate::{
-    broker::{AckBody, AdvisoryKind, Broker, ClientId, Event, Headers, Inbox, Input, Message, Pull, Request},
+    broker::{
+        AckBody, AdvisoryKind, ApiCall, Broker, ClientId, Event, Headers, Inbox, Input, Message, Pull, Request, Which,
+    },
     plan::{Moment, Server},
     runtime::{Bell, Queue, Slot},
     seen::{Fate, Seen},
@@ -246,9 +248,26 @@ struct State {
 #[derive(Debug)]
 pub(super) enum Frame {
     Unsubscribe(u64),
-    Publish { answer: u64, headers: Headers, payload: Arc<[u8]> },
-    Pull { inbox: u64, pull: Pull },
-    Ack { answer: Option<u64>, reply: Arc<str>, body: AckBody },
+    Publish {
+        answer: u64,
+        subject: Arc<str>,
+        headers: Headers,
+        payload: Arc<[u8]>,
+    },
+    /// Reads a message of the stream.
+    Get {
+        answer: u64,
+        which: Which,
+    },
+    Pull {
+        inbox: u64,
+        pull: Pull,
+    },
+    Ack {
+        answer: Option<u64>,
+        reply: Arc<str>,
+        body: AckBody,
+    },
 }
 
 impl Frame {
@@ -256,9 +275,13 @@ impl Frame {
         let inbox = |token| Inbox { client, token };
         Input::Request(match self {
             Self::Unsubscribe(token) => return Input::Unsubscribe(inbox(token)),
-            Self::Publish { answer, headers, payload } => {
-                Request::Publish { reply: Some(inbox(answer)), subject: PROCESSED_SUBJECT.into(), headers, payload }
+            Self::Publish { answer, subject, headers, payload } => {
+                Request::Publish { reply: Some(inbox(answer)), subject, headers, payload }
             }
+            Self::Get { answer, which } => Request::Api {
+                reply: inbox(answer),
+                call: ApiCall::GetMessage { stream: TRANSCRIPTION_STREAM.into(), which },
+            },
             Self::Pull { inbox: token, pull } => Request::Pull {
                 stream: TRANSCRIPTION_STREAM.into(),
                 consumer: CONSUMER.into(),

@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, rc::Rc, sync::Arc, time::Duration};
 
 use smol::future;
-use transcript_core::{Delivery, Input, Payload, Time};
+use transcript_core::{Delivery, Input, Payload, Time, contract::REDRIVE_OF_HEADER};
 
 use super::{nats::Frame, shell::Shared};
 use crate::{
@@ -162,6 +162,7 @@ impl Puller {
             stored_at: delivery.message.stored_at,
             received_at: self.shared.calendar(),
             reply,
+            redrive_of: redrive_of(&delivery.message.headers),
             payload: Payload(delivery.message.payload.to_vec()),
         }));
     }
@@ -200,4 +201,10 @@ impl Puller {
             self.shared.nats.drop_inbox(inbox);
         }
     }
+}
+
+/// The message that this one was made from.
+fn redrive_of(headers: &broker::Headers) -> Option<u64> {
+    let (_, value) = headers.other.iter().find(|(name, _)| **name == *REDRIVE_OF_HEADER)?;
+    value.parse().ok()
 }

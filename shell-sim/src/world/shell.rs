@@ -12,7 +12,11 @@ use std::{
 use smol::future;
 use transcript_core::{
     Acknowledgement, Effect, Failure, FailureKind, Input, Output, Processor, Report, Time, WakeUp, WallTime,
-    contract::{Notification, TRANSCRIPTION_STREAM},
+    contract::{
+        ATTEMPTS_HEADER, Announcement, DEAD_LETTER_SUBJECT, DeadLetter, Notification, REASON_HEADER, REDRIVE_OF_HEADER,
+        SESSION_ENDED_SUBJECT, STREAM_SEQUENCE_HEADER, TRANSCRIPTION_STREAM, redrive_id,
+    },
+    event::SessionEnded,
     ids::{EffectId, Key},
     summary::Summary,
 };
@@ -21,18 +25,22 @@ use super::{
     World,
     faults::Point,
     mongo::MongoClient,
-    nats::{Frame, NatsClient},
+    nats::{Awaited, Frame, NatsClient},
     puller::Puller,
 };
 use crate::{
-    broker::{AckBody, Headers, Message},
+    broker::{AckBody, Answer, Headers, Message, Which},
     bug::Bug,
     plan::{Kind, Moment, millis},
     runtime::{Bell, Queue, Slot},
     seen::{Ending, Seen},
-    store::{Answer, Command, Durability, StoreError},
+    store::{self, Command, Durability, StoreError},
 };
 
+/// JetStream's error where a subject holds a message already.
+const WRONG_LAST_SEQUENCE: u16 = 10_071;
+/// JetStream's error where a stream does not hold a message.
+const NO_MESSAGE_FOUND: u16 = 10_037;
 /// The most inputs that are taken before outputs are carried out, as in the real driver.
 const INPUTS: usize = 256;
 
@@ -141,12 +149,76 @@ impl Shared {
         future::or(async { Some(answer.await) }, late).await
     }
 
-    async fn store(&self, command: Command, sent: Option<Sent>) -> Result<Answer, StoreError> {
+    async fn store(&self, command: Command, sent: Option<Sent>) -> Result<store::Answer, StoreError> {
         self.within(self.mongo.run(command, sent)).await.unwrap_or(Err(StoreError::TimedOut))
     }
 }
 
-type Sent = Rc<Slot<Result<Answer, StoreError>>>;
+/// What a copy of a message of the stream is made of.
+impl Shared {
+    /// Asks for a message of the stream.
+    fn original(&self, stream_sequence: u64) -> Awaited {
+        self.nats.ask(|answer| Frame::Get { answer, which: Which::Sequence(stream_sequence) })
+    }
+
+    /// Its own bytes, or what is known of the call where the stream no longer holds it.
+    async fn copy(&self, original: Awaited, known: Option<&SessionEnded>) -> Result<Arc<[u8]>, Failure> {
+        match self.within(original.answer()).await {
+            Some(Message::Answer(Answer::Message(message))) => return Ok(Arc::clone(&message.payload)),
+            Some(Message::Refused(error)) if error.err_code == NO_MESSAGE_FOUND => {}
+            None => return Err(Failure { kind: FailureKind::TimedOut, detail: "NATS: timed out".to_owned() }),
+            Some(_) => return Err(Failure { kind: FailureKind::Busy, detail: "the stream cannot be read".to_owned() }),
+        }
+        let known = known.ok_or_else(|| Failure {
+            kind: FailureKind::Rejected,
+            detail: "the message is no longer in the stream".to_owned(),
+        })?;
+        Ok(serde_json::to_vec(known).expect("an end is JSON").into())
+    }
+
+    async fn bury(&self, original: Awaited, letter: &DeadLetter) -> Result<Report, Failure> {
+        let payload = self.copy(original, letter.ended.as_ref()).await?;
+        let other = vec![
+            (STREAM_SEQUENCE_HEADER.into(), letter.stream_sequence.to_string().into()),
+            (ATTEMPTS_HEADER.into(), letter.attempts.to_string().into()),
+            (REASON_HEADER.into(), letter.reason.as_str().into()),
+        ];
+        let headers = Headers { msg_id: Some(letter.message_id().into()), other, ..expecting_the_stream() };
+        let stream_sequence = self.publish(DEAD_LETTER_SUBJECT, headers, payload).await?;
+        Ok(Report::Buried { stream_sequence })
+    }
+
+    async fn republish(&self, original: Awaited, of: u64, ended: &SessionEnded) -> Result<Report, Failure> {
+        let payload = self.copy(original, Some(ended)).await?;
+        let other = vec![(REDRIVE_OF_HEADER.into(), of.to_string().into())];
+        let headers = Headers { msg_id: Some(redrive_id(of).into()), other, ..expecting_the_stream() };
+        let stream_sequence = self.publish(SESSION_ENDED_SUBJECT, headers, payload).await?;
+        Ok(Report::Republished { stream_sequence })
+    }
+
+    async fn publish(&self, subject: &str, headers: Headers, payload: Arc<[u8]>) -> Result<u64, Failure> {
+        let subject = subject.into();
+        let awaited = self.nats.ask(|answer| Frame::Publish { answer, subject, headers, payload });
+        published(self.within(awaited.answer()).await)
+    }
+
+    /// The place of the last message of a subject, which is why the stream refused another one.
+    async fn last_of(&self, subject: String) -> Result<Report, Failure> {
+        let awaited = self.nats.ask(|answer| Frame::Get { answer, which: Which::LastOf(subject.into()) });
+        match self.within(awaited.answer()).await {
+            Some(Message::Answer(Answer::Message(message))) => {
+                Ok(Report::Published { stream_sequence: message.sequence })
+            }
+            Some(_) | None => Err(Failure { kind: FailureKind::Busy, detail: "the stream cannot be read".to_owned() }),
+        }
+    }
+}
+
+fn expecting_the_stream() -> Headers {
+    Headers { expected_stream: Some(TRANSCRIPTION_STREAM.into()), ..Headers::default() }
+}
+
+type Sent = Rc<Slot<Result<store::Answer, StoreError>>>;
 
 impl Driver {
     async fn run(mut self) {
@@ -201,7 +273,7 @@ impl Driver {
                 reported = Some(*effect);
                 world.saw(&Seen::Reported { processor, id: *effect, report });
             }
-            Input::Woken => {}
+            Input::Exhausted(_) | Input::Outgrown(_) | Input::Woken => {}
             Input::Drain => self.shared.stop_pulling(),
         }
         #[cfg(feature = "planted-bugs")]
@@ -283,7 +355,7 @@ impl Driver {
                 let sent = shared.mongo.try_send(&command);
                 world.spawn_on(processor, async move {
                     let report = match shared.store(command, sent).await {
-                        Ok(Answer::Counts(counts)) => {
+                        Ok(store::Answer::Counts(counts)) => {
                             Report::Counted { segments: counts.first().copied().unwrap_or(0) }
                         }
                         other => failed(&other),
@@ -296,7 +368,7 @@ impl Driver {
                 let sent = shared.mongo.try_send(&command);
                 world.spawn_on(processor, async move {
                     let report = match shared.store(command, sent).await {
-                        Ok(Answer::Page(page)) => Report::Loaded(page),
+                        Ok(store::Answer::Page(page)) => Report::Loaded(page),
                         other => failed(&other),
                     };
                     shared.report(id, report);
@@ -310,22 +382,41 @@ impl Driver {
                     shared.report(id, report);
                 });
             }
-            Effect::Mark { key, notified } => {
-                let command = Command::Mark { key, notified, durability: Durability::Journal };
+            Effect::Mark { key, announcement, notified } => {
+                let command = Command::Mark { key, announcement, notified, durability: Durability::Journal };
                 let sent = shared.mongo.try_send(&command);
                 world.spawn_on(processor, async move {
                     let report = match shared.store(command, sent).await {
-                        Ok(Answer::Marked) => Report::Marked,
+                        Ok(store::Answer::Marked) => Report::Marked,
                         other => failed(&other),
                     };
                     shared.report(id, report);
                 });
             }
-            Effect::Publish { message_id, notification } => {
-                let awaited = shared.nats.ask(|answer| self.publication(answer, &message_id, &notification));
+            Effect::Publish { key, announcement, notification } => {
+                let awaited = shared.nats.ask(|answer| self.publication(answer, &key, announcement, &notification));
                 world.spawn_on(processor, async move {
-                    let report = published(shared.within(awaited.answer()).await);
-                    shared.report(id, report);
+                    let report = match shared.within(awaited.answer()).await {
+                        Some(Message::Refused(error)) if error.err_code == WRONG_LAST_SEQUENCE => {
+                            shared.last_of(announcement.subject(&key)).await
+                        }
+                        answer => published(answer).map(|stream_sequence| Report::Published { stream_sequence }),
+                    };
+                    shared.report(id, report.unwrap_or_else(Report::Failed));
+                });
+            }
+            Effect::Bury { letter } => {
+                let original = shared.original(letter.stream_sequence);
+                world.spawn_on(processor, async move {
+                    let report = shared.bury(original, &letter).await;
+                    shared.report(id, report.unwrap_or_else(Report::Failed));
+                });
+            }
+            Effect::Republish { stream_sequence, ended } => {
+                let original = shared.original(stream_sequence);
+                world.spawn_on(processor, async move {
+                    let report = shared.republish(original, stream_sequence, &ended).await;
+                    shared.report(id, report.unwrap_or_else(Report::Failed));
                 });
             }
             Effect::Acknowledge { reply, acknowledgement, .. } => {
@@ -339,12 +430,12 @@ impl Driver {
         }
     }
 
-    fn publication(&self, answer: u64, message_id: &Key, notification: &Notification) -> Frame {
-        let msg_id = (!self.shared.world.has_bug(Bug::NoMessageId)).then(|| message_id.as_str().into());
-        let expected_stream = Some(TRANSCRIPTION_STREAM.into());
-        let headers = Headers { msg_id, expected_stream, ..Headers::default() };
+    fn publication(&self, answer: u64, key: &Key, announcement: Announcement, notification: &Notification) -> Frame {
+        let msg_id = (!self.shared.world.has_bug(Bug::NoMessageId)).then(|| announcement.message_id(key).into());
+        let expected_last_subject_seq = (announcement == Announcement::ProcessedOnce).then_some(0);
+        let headers = Headers { msg_id, expected_last_subject_seq, ..expecting_the_stream() };
         let payload = serde_json::to_vec(notification).expect("a notification is JSON").into();
-        Frame::Publish { answer, headers, payload }
+        Frame::Publish { answer, subject: announcement.subject(key).into(), headers, payload }
     }
 
     /// What the planted bugs of the order of effects do before their time.
@@ -368,8 +459,12 @@ impl Driver {
                     session: summary.session.clone(),
                     segments: summary.segments,
                     complete: summary.complete,
+                    revision: None,
                 };
-                drop(self.shared.nats.ask(|answer| self.publication(answer, &summary.key, &notification)));
+                let announcement = Announcement::Processed;
+                drop(
+                    self.shared.nats.ask(|answer| self.publication(answer, &summary.key, announcement, &notification)),
+                );
             }
             (Some(_) | None, _) => {}
         }
@@ -387,15 +482,17 @@ async fn save(shared: &Shared, summary: Arc<Summary>, command: Command, sent: Op
         return failed(&saved);
     }
     match shared.store(Command::Read { key }, None).await {
-        Ok(Answer::Stored(Some(stored))) => Report::Saved(stored),
+        Ok(store::Answer::Stored(Some(stored))) => Report::Saved(stored),
         Ok(_) | Err(_) => failure(FailureKind::Busy, "the summary could not be read back"),
     }
 }
 
-fn published(answer: Option<Message>) -> Report {
+/// The place in the stream of what was published.
+fn published(answer: Option<Message>) -> Result<u64, Failure> {
+    let failure = |kind, detail: &str| Err(Failure { kind, detail: detail.to_owned() });
     match answer {
         None => failure(FailureKind::TimedOut, "NATS: timed out"),
-        Some(Message::PubAck(ack)) => Report::Published { stream_sequence: ack.sequence },
+        Some(Message::PubAck(ack)) => Ok(ack.sequence),
         Some(Message::NoResponders) => failure(FailureKind::Unreachable, "NATS: no responders"),
         Some(Message::Refused(error)) => {
             let kind = match error.code {
@@ -440,7 +537,7 @@ fn body(acknowledgement: Acknowledgement) -> AckBody {
     }
 }
 
-fn failed(answer: &Result<Answer, StoreError>) -> Report {
+fn failed(answer: &Result<store::Answer, StoreError>) -> Report {
     match answer {
         Ok(_) => failure(FailureKind::Busy, "an answer of another kind"),
         Err(error) => Report::Failed((*error).into()),
@@ -458,6 +555,8 @@ fn kind(effect: &Effect) -> Kind {
         Effect::Save { .. } => Kind::Save,
         Effect::Publish { .. } => Kind::Publish,
         Effect::Mark { .. } => Kind::Mark,
+        Effect::Bury { .. } => Kind::Bury,
+        Effect::Republish { .. } => Kind::Republish,
         Effect::Acknowledge { .. } => Kind::Acknowledge,
     }
 }

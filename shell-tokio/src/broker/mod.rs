@@ -1,21 +1,22 @@
 //! The effects on NATS, and the deliveries.
 
+mod advisory;
+mod again;
+mod publish;
 mod pull;
 
 use std::{sync::Arc, time::Duration};
 
-use async_nats::{
-    Client, HeaderMap, Message, Request, RequestErrorKind,
-    jetstream::{publish::PublishAck, response::Response},
-};
+use async_nats::{Client, Message, Request, RequestErrorKind};
 use tokio::sync::mpsc;
 use transcript_core::{
     Acknowledgement, Failure, FailureKind, Input, Report,
-    contract::{Notification, PROCESSED_SUBJECT, TRANSCRIPTION_STREAM},
+    contract::{Announcement, DeadLetter, Notification},
+    event::SessionEnded,
     ids::{EffectId, Key},
 };
 
-pub use self::pull::Puller;
+pub use self::{advisory::Advisories, pull::Puller};
 use crate::batch::pipelined;
 
 /// Heartbeats that may wait for the connection. When it falls behind they are dropped: the next ones are never far.
@@ -36,30 +37,50 @@ struct Asked {
 
 #[derive(Debug)]
 enum What {
-    Publish { message_id: Key, notification: Notification },
+    Publish { key: Key, announcement: Announcement, notification: Notification },
+    Bury { letter: Arc<DeadLetter> },
+    Republish { stream_sequence: u64, ended: SessionEnded },
     Acknowledge { reply: Arc<str>, acknowledgement: Acknowledgement },
 }
 
 impl Broker {
     /// Starts the workers; they end when every clone of the broker is gone. What became of the effects is sent to `reports`.
     #[must_use]
-    pub fn start(client: &Client, reports: &mpsc::UnboundedSender<Input>, answer_timeout: Duration) -> Self {
+    pub fn start(
+        client: &Client,
+        reports: &mpsc::UnboundedSender<Input>,
+        answer_timeout: Duration,
+        name: Arc<str>,
+    ) -> Self {
         let (requests, waiting) = mpsc::unbounded_channel();
         let (heartbeats, beating) = mpsc::channel(HEARTBEATS);
-        let (requester, reports) = (client.clone(), reports.clone());
+        let (requester, reports) = (Requester { client: client.clone(), answer_timeout, name }, reports.clone());
         // Every request is sent at once, the answers are taken as they come.
-        tokio::spawn(pipelined(waiting, usize::MAX, move |asked| {
-            let (client, reports) = (requester.clone(), reports.clone());
-            // The driver loop is gone once the processor has drained; nobody needs the report then.
-            async move { drop(reports.send(request(&client, asked, answer_timeout).await)) }
+        tokio::spawn(pipelined(waiting, usize::MAX, move |asked: Asked| {
+            let (requester, reports) = (requester.clone(), reports.clone());
+            async move {
+                let report = requester.perform(asked.what).await.unwrap_or_else(Report::Failed);
+                // The driver loop is gone once the processor has drained; nobody needs the report then.
+                drop(reports.send(Input::Reported { effect: asked.id, report }));
+            }
         }));
         tokio::spawn(heartbeats_worker(client.clone(), beating));
         Self { requests, heartbeats }
     }
 
-    /// Publishes the notification.
-    pub fn publish(&self, id: EffectId, message_id: Key, notification: Notification) {
-        self.send(id, What::Publish { message_id, notification });
+    /// Publishes a notification.
+    pub fn publish(&self, id: EffectId, key: Key, announcement: Announcement, notification: Notification) {
+        self.send(id, What::Publish { key, announcement, notification });
+    }
+
+    /// Keeps a message as a dead letter.
+    pub fn bury(&self, id: EffectId, letter: Arc<DeadLetter>) {
+        self.send(id, What::Bury { letter });
+    }
+
+    /// Publishes the end of a call again.
+    pub fn republish(&self, id: EffectId, stream_sequence: u64, ended: SessionEnded) {
+        self.send(id, What::Republish { stream_sequence, ended });
     }
 
     /// Acknowledges a delivery.
@@ -89,51 +110,41 @@ async fn heartbeats_worker(client: Client, mut beating: mpsc::Receiver<Arc<str>>
     }
 }
 
-async fn request(client: &Client, asked: Asked, answer_timeout: Duration) -> Input {
-    let answer = match asked.what {
-        What::Publish { message_id, notification } => publish(client, &message_id, &notification, answer_timeout).await,
-        What::Acknowledge { reply, acknowledgement } => {
-            // Any answer is a yes; where nobody answers NATS says so, which the client tells apart (`double_ack` does not).
-            let request = Request::new().payload(body(&acknowledgement).into()).timeout(Some(answer_timeout));
-            send(client, reply.to_string(), request).await.map(|_| Report::Acknowledged)
-        }
-    };
-    Input::Reported { effect: asked.id, report: answer.unwrap_or_else(Report::Failed) }
-}
-
-async fn publish(
-    client: &Client,
-    message_id: &Key,
-    notification: &Notification,
+/// What a request needs.
+#[derive(Debug, Clone)]
+struct Requester {
+    client: Client,
     answer_timeout: Duration,
-) -> Result<Report, Failure> {
-    let rejected = |detail: String| Failure { kind: FailureKind::Rejected, detail };
-    let payload = serde_json::to_vec(notification).map_err(|error| rejected(error.to_string()))?;
-    let mut headers = HeaderMap::new();
-    if cfg!(not(feature = "first-version")) {
-        headers.insert(async_nats::header::NATS_MESSAGE_ID, message_id.as_str());
-    }
-    headers.insert(async_nats::header::NATS_EXPECTED_STREAM, TRANSCRIPTION_STREAM);
-    let request = Request::new().payload(payload.into()).headers(headers).timeout(Some(answer_timeout));
-    let answer = send(client, PROCESSED_SUBJECT.to_owned(), request).await?;
-    match serde_json::from_slice::<Response<PublishAck>>(&answer.payload) {
-        Ok(Response::Ok(ack)) => Ok(Report::Published { stream_sequence: ack.sequence }),
-        Ok(Response::Err { error }) => {
-            Err(Failure { kind: of_code(error.code()), detail: format!("JetStream refused the publish: {error}") })
-        }
-        Err(error) => Err(Failure { kind: FailureKind::Busy, detail: format!("no publish acknowledgement: {error}") }),
-    }
+    /// The processor's name, for dead letters.
+    name: Arc<str>,
 }
 
-async fn send(client: &Client, subject: String, request: Request) -> Result<Message, Failure> {
-    client.send_request(subject, request).await.map_err(|error| {
-        let kind = match error.kind() {
-            RequestErrorKind::TimedOut => FailureKind::TimedOut,
-            RequestErrorKind::NoResponders | RequestErrorKind::Other => FailureKind::Unreachable,
-            RequestErrorKind::InvalidSubject | RequestErrorKind::MaxPayloadExceeded => FailureKind::Rejected,
-        };
-        Failure { kind, detail: format!("NATS: {error}") }
-    })
+impl Requester {
+    async fn perform(&self, what: What) -> Result<Report, Failure> {
+        match what {
+            What::Publish { key, announcement, notification } => self.announce(&key, announcement, &notification).await,
+            What::Bury { letter } => self.bury(&letter).await,
+            What::Republish { stream_sequence, ended } => self.republish(stream_sequence, &ended).await,
+            What::Acknowledge { reply, acknowledgement } => {
+                // Any answer is a yes; where nobody answers NATS says so, which the client tells apart (`double_ack` does
+                // not).
+                let request = Request::new().payload(body(&acknowledgement).into());
+                self.send(reply.to_string(), request).await.map(|_| Report::Acknowledged)
+            }
+        }
+    }
+
+    async fn send(&self, subject: String, request: Request) -> Result<Message, Failure> {
+        let request = request.timeout(Some(self.answer_timeout));
+        self.client.send_request(subject, request).await.map_err(|error| {
+            let kind = match error.kind() {
+                RequestErrorKind::TimedOut => FailureKind::TimedOut,
+                RequestErrorKind::NoResponders | RequestErrorKind::Other => FailureKind::Unreachable,
+                RequestErrorKind::InvalidSubject | RequestErrorKind::MaxPayloadExceeded => FailureKind::Rejected,
+            };
+            Failure { kind, detail: format!("NATS: {error}") }
+        })
+    }
 }
 
 /// JetStream's error codes are HTTP's: what it refuses with one of these is not refused for good. A duplicate id that is

@@ -15,7 +15,7 @@ use tokio::{
 };
 use transcript_core::{
     Delivery, Input, Payload, WallTime,
-    contract::{CONSUMER, TRANSCRIPTION_STREAM},
+    contract::{CONSUMER, REDRIVE_OF_HEADER, TRANSCRIPTION_STREAM},
 };
 
 use crate::clock::Clock;
@@ -236,6 +236,7 @@ impl Puller {
                 ),
                 received_at,
                 reply: message.reply.as_deref().unwrap_or_default().into(),
+                redrive_of: redrive_of(&message),
                 payload: Payload(message.payload.to_vec()),
             },
             Err(error) => {
@@ -268,6 +269,12 @@ impl Puller {
         self.not_before = Instant::now() + self.pause;
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
     }
+}
+
+/// The message that this one was made from. One of which the header cannot be read was still published again by somebody.
+fn redrive_of(message: &Message) -> Option<u64> {
+    let header = message.headers.as_ref()?.get(REDRIVE_OF_HEADER)?;
+    Some(header.as_str().parse().unwrap_or(0))
 }
 
 async fn heard(requests: &mut [PullRequest]) -> Heard {

@@ -1,4 +1,5 @@
-//! The index of the segments, by which they are counted and loaded in order.
+//! The index of the segments, by which they are counted and loaded in order, and that of the summaries, by which those of the
+//! last while are found.
 
 use futures::TryStreamExt;
 use mongodb::{
@@ -6,7 +7,7 @@ use mongodb::{
     bson::{Bson, Document, doc},
     error::{Error, ErrorKind},
 };
-use transcript_core::contract::SEGMENTS_COLLECTION;
+use transcript_core::contract::{SEGMENTS_COLLECTION, SUMMARIES_COLLECTION};
 
 use super::{Change, Report, SetupError};
 
@@ -15,21 +16,28 @@ const NAMESPACE_NOT_FOUND: i32 = 26;
 /// Options with which an index does not hold every document, is not used, or orders text otherwise.
 const UNFIT: [&str; 4] = ["partialFilterExpression", "sparse", "hidden", "collation"];
 
-/// Creates the index, and with it the collection, unless an equal one is there under whatever name.
+/// The index of the segments.
 pub(super) async fn ensure(db: &Database, report: &mut Report) -> Result<(), SetupError> {
-    let existing = list(db).await.map_err(|source| SetupError::Mongodb {
-        action: format!("list the indexes of {SEGMENTS_COLLECTION}"),
-        source,
-    })?;
-    if existing.iter().any(serves) {
+    ensure_index(db, SEGMENTS_COLLECTION, keys(), report).await
+}
+
+/// The index of the summaries.
+pub(super) async fn ensure_watched(db: &Database, report: &mut Report) -> Result<(), SetupError> {
+    ensure_index(db, SUMMARIES_COLLECTION, doc! { "updatedAt": 1 }, report).await
+}
+
+/// Creates an index, and with it the collection, unless an equal one is there under whatever name.
+async fn ensure_index(db: &Database, collection: &str, keys: Document, report: &mut Report) -> Result<(), SetupError> {
+    let failed = |action: String| move |source| SetupError::Mongodb { action, source };
+    let existing = list(db, collection).await.map_err(failed(format!("list the indexes of {collection}")))?;
+    if existing.iter().any(|index| serves(index, &keys)) {
         return Ok(());
     }
-    let model = IndexModel::builder().keys(keys()).build();
-    db.collection::<Document>(SEGMENTS_COLLECTION).create_index(model).await.map_err(|source| SetupError::Mongodb {
-        action: format!("create the index {} on {SEGMENTS_COLLECTION}", keys()),
-        source,
-    })?;
-    report.changes.push(Change::Created { object: format!("index {} on {SEGMENTS_COLLECTION}", keys()) });
+    let object = format!("index {keys} on {collection}");
+    let model = IndexModel::builder().keys(keys).build();
+    let created = db.collection::<Document>(collection).create_index(model).await;
+    created.map_err(failed(format!("create the {object}")))?;
+    report.changes.push(Change::Created { object });
     Ok(())
 }
 
@@ -38,8 +46,8 @@ fn keys() -> Document {
 }
 
 /// The indexes as the server describes them; the driver's own type leaves out whether one is hidden.
-async fn list(db: &Database) -> Result<Vec<Document>, Error> {
-    match db.run_cursor_command(doc! { "listIndexes": SEGMENTS_COLLECTION }).await {
+async fn list(db: &Database, collection: &str) -> Result<Vec<Document>, Error> {
+    match db.run_cursor_command(doc! { "listIndexes": collection }).await {
         Ok(cursor) => cursor.try_collect().await,
         Err(e) if is_namespace_not_found(&e) => Ok(Vec::new()),
         Err(e) => Err(e),
@@ -54,10 +62,10 @@ fn is_namespace_not_found(error: &Error) -> bool {
     }
 }
 
-fn serves(index: &Document) -> bool {
+fn serves(index: &Document, keys: &Document) -> bool {
     let equal = index.get_document("key").is_ok_and(|key| {
-        key.len() == 2
-            && key.iter().zip(keys()).all(|((name, order), (wanted, _))| *name == wanted && is_ascending(order))
+        key.len() == keys.len()
+            && key.iter().zip(keys).all(|((name, order), (wanted, _))| name == wanted && is_ascending(order))
     });
     equal && !UNFIT.iter().any(|option| index.get(option).is_some_and(|value| *value != Bson::Boolean(false)))
 }
@@ -73,8 +81,11 @@ mod tests {
 
     #[test]
     fn an_equal_index_serves_under_any_name_and_number_type() {
-        assert!(serves(&doc! { "v": 2, "name": "mine", "key": { "sessionId": 1.0, "index": 1_i64 }, "unique": true }));
-        assert!(serves(&doc! { "key": keys(), "sparse": false }));
+        assert!(serves(
+            &doc! { "v": 2, "name": "mine", "key": { "sessionId": 1.0, "index": 1_i64 }, "unique": true },
+            &keys()
+        ));
+        assert!(serves(&doc! { "key": keys(), "sparse": false }, &keys()));
     }
 
     #[test]
@@ -89,7 +100,7 @@ mod tests {
             doc! { "key": keys(), "sparse": true },
             doc! { "key": keys(), "hidden": true },
         ] {
-            assert!(!serves(&index), "{index}");
+            assert!(!serves(&index, &keys()), "{index}");
         }
     }
 }

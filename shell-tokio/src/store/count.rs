@@ -10,7 +10,7 @@ use super::{Asked, Worker};
 
 impl Worker {
     pub(super) async fn count(&self, batch: Vec<Asked<Arc<str>>>) {
-        match self.counts(&batch).await {
+        match self.counts(batch.iter().map(|asked| &*asked.what)).await {
             Ok(counts) => {
                 for asked in &batch {
                     let segments = counts.get(&*asked.what).copied().unwrap_or(0);
@@ -21,8 +21,12 @@ impl Worker {
         }
     }
 
-    async fn counts(&self, batch: &[Asked<Arc<str>>]) -> Result<BTreeMap<String, u64>, Failure> {
-        let sessions: Vec<Bson> = batch.iter().map(|asked| Bson::from(&*asked.what)).collect();
+    /// How many segments each session has; those of none are left out.
+    pub(super) async fn counts(
+        &self,
+        sessions: impl IntoIterator<Item = &str>,
+    ) -> Result<BTreeMap<String, u64>, Failure> {
+        let sessions: Vec<Bson> = sessions.into_iter().map(Bson::from).collect();
         // Answered from the index {sessionId, index} alone.
         let pipeline = [
             doc! { "$match": { "sessionId": { "$in": sessions } } },

@@ -10,7 +10,13 @@ use super::{Asked, Worker};
 impl Worker {
     pub(super) async fn insert(&self, batch: Vec<Asked<Arc<Summary>>>) {
         for asked in batch {
-            let stored = Stored { segments: asked.what.segments, complete: asked.what.complete, notified: None };
+            let stored = Stored {
+                segments: asked.what.segments,
+                complete: asked.what.complete,
+                notified: None,
+                revision: 1,
+                revised: None,
+            };
             let report = self.insert_one(&asked.what).await.map_or_else(Report::Failed, |()| Report::Saved(stored));
             self.report(asked.id, report);
         }

@@ -1,13 +1,13 @@
 //! Marks: one update command for many summaries.
 
-use mongodb::bson::{DateTime, RawArrayBuf, RawBson, RawDocumentBuf, rawdoc};
-use transcript_core::{Notified, Report, ids::Key};
+use mongodb::bson::RawArrayBuf;
+use transcript_core::Report;
 
-use super::{Asked, Worker, save::write_errors};
+use super::{Asked, Mark, Worker, save::write_errors, statement};
 
 impl Worker {
-    pub(super) async fn mark(&self, batch: Vec<Asked<(Key, Notified)>>) {
-        let updates: RawArrayBuf = batch.iter().map(|asked| update(&asked.what.0, &asked.what.1)).collect();
+    pub(super) async fn mark(&self, batch: Vec<Asked<Mark>>) {
+        let updates: RawArrayBuf = batch.iter().map(|asked| statement::mark(&asked.what)).collect();
         match self.update(updates).await.and_then(|reply| write_errors(&reply)) {
             Ok(mut errors) => {
                 for (place, asked) in batch.iter().enumerate() {
@@ -20,10 +20,4 @@ impl Worker {
             Err(failure) => self.fail(&batch, &failure),
         }
     }
-}
-
-fn update(key: &Key, notified: &Notified) -> RawDocumentBuf {
-    let sequence = i64::try_from(notified.stream_sequence).map_or(RawBson::Null, RawBson::Int64);
-    let mark = rawdoc! { "streamSequence": sequence, "at": DateTime::from_millis(notified.at.as_millis()) };
-    rawdoc! { "q": { "_id": key.as_str(), "notified": { "$exists": false } }, "u": { "$set": { "notified": mark } } }
 }

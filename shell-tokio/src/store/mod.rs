@@ -6,9 +6,11 @@ mod failures;
 mod first_version;
 mod load;
 mod mark;
+pub mod outgrown;
 #[cfg_attr(feature = "first-version", expect(dead_code, reason = "the first version had no conditional upsert"))]
 mod save;
 mod segment;
+pub mod statement;
 
 use std::{
     sync::{
@@ -25,7 +27,7 @@ use mongodb::{
 use tokio::sync::mpsc;
 use transcript_core::{
     Cursor, Failure, FailureKind, Input, Notified, Report,
-    contract::{SEGMENTS_COLLECTION, SUMMARIES_COLLECTION},
+    contract::{Announcement, SEGMENTS_COLLECTION, SUMMARIES_COLLECTION},
     ids::{EffectId, Key},
     summary::Summary,
 };
@@ -43,7 +45,18 @@ pub struct Store {
     counts: mpsc::UnboundedSender<Asked<Arc<str>>>,
     loads: mpsc::UnboundedSender<Asked<Load>>,
     saves: mpsc::UnboundedSender<Asked<Arc<Summary>>>,
-    marks: mpsc::UnboundedSender<Asked<(Key, Notified)>>,
+    marks: mpsc::UnboundedSender<Asked<Mark>>,
+}
+
+/// A mark to put on a summary.
+#[derive(Debug, Clone)]
+pub struct Mark {
+    /// The summary's `_id`.
+    pub key: Key,
+    /// What was announced.
+    pub announcement: Announcement,
+    /// Where, and when.
+    pub notified: Notified,
 }
 
 /// A page to load.
@@ -81,8 +94,7 @@ impl Store {
     /// Starts the workers; they end when every clone of the store is gone. What became of the effects is sent to `reports`.
     #[must_use]
     pub fn start(database: &Database, reports: &mpsc::UnboundedSender<Input>, answer_timeout: Duration) -> Self {
-        let worker =
-            Worker { database: database.clone(), reports: reports.clone(), answer_timeout, failing: Arc::default() };
+        let worker = Worker::new(database, reports.clone(), answer_timeout);
         let (counts, waiting_counts) = mpsc::unbounded_channel();
         let (loads, waiting_loads) = mpsc::unbounded_channel();
         let (pages, waiting_pages) = mpsc::unbounded_channel();
@@ -124,12 +136,16 @@ impl Store {
     }
 
     /// Marks a summary as announced.
-    pub fn mark(&self, id: EffectId, key: Key, notified: Notified) {
-        send(&self.marks, id, (key, notified));
+    pub fn mark(&self, id: EffectId, mark: Mark) {
+        send(&self.marks, id, mark);
     }
 }
 
 impl Worker {
+    fn new(database: &Database, reports: mpsc::UnboundedSender<Input>, answer_timeout: Duration) -> Self {
+        Self { database: database.clone(), reports, answer_timeout, failing: Arc::default() }
+    }
+
     fn segments(&self) -> Collection<RawDocumentBuf> {
         self.database.collection(SEGMENTS_COLLECTION)
     }

@@ -3,25 +3,17 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use futures::TryStreamExt;
-use mongodb::bson::{
-    self, Bson, DateTime, Document, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, doc, rawdoc,
-};
+use mongodb::bson::{Bson, DateTime, Document, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, doc};
 use transcript_core::{Failure, FailureKind, Notified, Report, Stored, WallTime, summary::Summary};
 
 use super::{
     Asked, Worker,
     failures::{self, DUPLICATE_KEY},
+    statement::{Missing, encode, upsert},
 };
 
 /// The most bytes of summaries in one command; a server takes messages of up to 48 MB.
 const BATCH_BYTES: usize = 16 << 20;
-
-/// Whether a summary that is not stored yet is inserted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Missing {
-    Insert,
-    Leave,
-}
 
 impl Worker {
     pub(super) async fn save(&self, batch: Vec<Asked<Arc<Summary>>>) {
@@ -81,7 +73,7 @@ impl Worker {
         missing: Missing,
     ) -> Result<BTreeMap<usize, WriteError>, Failure> {
         let members = places.iter().filter_map(|place| group.get(*place));
-        let updates: RawArrayBuf = members.map(|(asked, new)| update(&asked.what, new, missing)).collect();
+        let updates: RawArrayBuf = members.map(|(asked, new)| upsert(&asked.what, new, missing)).collect();
         let errors = write_errors(&self.update(updates).await?)?;
         Ok(errors.into_iter().filter_map(|(at, error)| Some((*places.get(at)?, error))).collect())
     }
@@ -93,7 +85,7 @@ impl Worker {
         failed: &BTreeMap<usize, WriteError>,
     ) {
         let keys: Vec<Bson> = group.iter().map(|(asked, _)| Bson::from(asked.what.key.as_str())).collect();
-        let fields = doc! { "segments": 1, "complete": 1, "notified": 1 };
+        let fields = doc! { "segments": 1, "complete": 1, "notified": 1, "revision": 1, "revised.revision": 1 };
         let found: Result<Vec<RawDocumentBuf>, Failure> = self
             .answer(async {
                 self.summaries().find(doc! { "_id": { "$in": keys } }).projection(fields).await?.try_collect().await
@@ -156,29 +148,7 @@ pub(super) fn write_errors(reply: &Document) -> Result<BTreeMap<usize, WriteErro
         .collect())
 }
 
-/// The conditional upsert: the summary replaces a stored one of no more segments and takes over its mark.
-fn update(summary: &Summary, new: &RawDocumentBuf, missing: Missing) -> RawDocumentBuf {
-    let mark = rawdoc! { "$cond": [{ "$eq": [{ "$type": "$notified" }, "missing"] }, {}, { "notified": "$notified" }] };
-    let replaced = rawdoc! { "$mergeObjects": [{ "$literal": new.clone() }, mark] };
-    let segments = i64::try_from(summary.segments).unwrap_or(i64::MAX);
-    // BSON sorts texts and arrays after numbers; what is no number of segments does not stay.
-    let ahead = rawdoc! { "$and": [{ "$isNumber": "$segments" }, { "$gt": ["$segments", segments] }] };
-    let choice = rawdoc! { "$cond": [ahead, "$$ROOT", replaced] };
-    rawdoc! {
-        "q": { "_id": summary.key.as_str() },
-        "u": [{ "$replaceWith": choice }],
-        "upsert": missing == Missing::Insert,
-    }
-}
-
-fn encode(summary: &Summary) -> Result<RawDocumentBuf, Failure> {
-    let rejected = |detail: String| Failure { kind: FailureKind::Rejected, detail };
-    let mut document = bson::serialize_to_document(summary).map_err(|error| rejected(error.to_string()))?;
-    document.insert("updatedAt", DateTime::from_millis(summary.updated_at.as_millis()));
-    RawDocumentBuf::try_from(&document).map_err(|error| rejected(error.to_string()))
-}
-
-fn stored(document: &RawDocument) -> Stored {
+pub(super) fn stored(document: &RawDocument) -> Stored {
     let notified = document.get_document("notified").ok().map(|mark| Notified {
         stream_sequence: number(mark.get("streamSequence").ok().flatten()),
         at: WallTime::from_millis(mark.get_datetime("at").map_or(0, DateTime::timestamp_millis)),
@@ -187,11 +157,13 @@ fn stored(document: &RawDocument) -> Stored {
         segments: number(document.get("segments").ok().flatten()),
         complete: document.get_bool("complete").unwrap_or(false),
         notified,
+        revision: number(document.get("revision").ok().flatten()).max(1),
+        revised: document.get_document("revised").ok().map(|mark| number(mark.get("revision").ok().flatten())),
     }
 }
 
 /// A number of any type; 0 where there is none.
-fn number(value: Option<RawBsonRef<'_>>) -> u64 {
+pub(super) fn number(value: Option<RawBsonRef<'_>>) -> u64 {
     let Some(value) = value else { return 0 };
     let decimal = || if let RawBsonRef::Decimal128(decimal) = value { decimal.to_string().parse().ok() } else { None };
     let other = || value.as_f64().or_else(decimal).map(|n| n as i64);

@@ -1,0 +1,92 @@
+//! Notifications.
+
+use async_nats::{
+    HeaderMap, Request,
+    header::{NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, NATS_EXPECTED_STREAM, NATS_MESSAGE_ID},
+    jetstream::{self, ErrorCode, publish::PublishAck, response::Response},
+};
+use bytes::Bytes;
+use transcript_core::{
+    Failure, FailureKind, Report,
+    contract::{Announcement, Notification, TRANSCRIPTION_STREAM},
+    ids::Key,
+};
+
+use super::{Requester, of_code};
+
+/// Why the stream did not take a message.
+pub(super) enum Refusal {
+    /// JetStream said so.
+    Answered(jetstream::Error),
+    /// Nobody knows whether it did.
+    Failed(Failure),
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl Refusal {
+    pub(super) fn failure(self) -> Failure {
+        match self {
+            Self::Answered(error) => {
+                Failure { kind: of_code(error.code()), detail: format!("JetStream refused the publish: {error}") }
+            }
+            Self::Failed(failure) => failure,
+        }
+    }
+}
+
+impl Requester {
+    /// Announces a summary.
+    ///
+    /// Where the subject is the notification's own, the stream takes it only while that holds no message. A lone server
+    /// looks at that before it looks at the id, a cluster the other way round: a repeated one is refused by the one, and
+    /// acknowledged as a duplicate by the other (nats-server, `processJetStreamMsg`, `checkMsgHeadersPreClusteredProposal`).
+    pub(super) async fn announce(
+        &self,
+        key: &Key,
+        announcement: Announcement,
+        notification: &Notification,
+    ) -> Result<Report, Failure> {
+        let rejected = |detail: String| Failure { kind: FailureKind::Rejected, detail };
+        let payload = serde_json::to_vec(notification).map_err(|error| rejected(error.to_string()))?;
+        let subject = announcement.subject(key);
+        let mut headers = HeaderMap::new();
+        if cfg!(not(feature = "first-version")) {
+            headers.insert(NATS_MESSAGE_ID, announcement.message_id(key));
+        }
+        if announcement == Announcement::ProcessedOnce {
+            headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, "0");
+        }
+        let stream_sequence = match self.publish(subject.clone(), headers, payload.into()).await {
+            Ok(stream_sequence) => stream_sequence,
+            Err(Refusal::Answered(error)) if error.error_code() == ErrorCode::STREAM_WRONG_LAST_SEQUENCE => {
+                self.last_of(&subject).await?
+            }
+            Err(refusal) => return Err(refusal.failure()),
+        };
+        Ok(Report::Published { stream_sequence })
+    }
+
+    /// Publishes to the stream, and gives the message's place there.
+    pub(super) async fn publish(
+        &self,
+        subject: String,
+        mut headers: HeaderMap,
+        payload: Bytes,
+    ) -> Result<u64, Refusal> {
+        headers.insert(NATS_EXPECTED_STREAM, TRANSCRIPTION_STREAM);
+        let answer = self.send(subject, Request::new().payload(payload).headers(headers)).await?;
+        match serde_json::from_slice::<Response<PublishAck>>(&answer.payload) {
+            Ok(Response::Ok(ack)) => Ok(ack.sequence),
+            Ok(Response::Err { error }) => Err(Refusal::Answered(error)),
+            Err(error) => {
+                let detail = format!("no publish acknowledgement: {error}");
+                Err(Refusal::Failed(Failure { kind: FailureKind::Busy, detail }))
+            }
+        }
+    }
+}

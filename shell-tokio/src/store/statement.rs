@@ -1,0 +1,75 @@
+//! The updates of summaries, as statements of MongoDB's `update` command.
+
+use mongodb::bson::{self, DateTime, RawBson, RawDocumentBuf, rawdoc};
+use transcript_core::{Failure, FailureKind, contract::Announcement, summary::Summary};
+
+use super::Mark;
+
+/// Whether a summary that is not stored yet is inserted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Missing {
+    Insert,
+    Leave,
+}
+
+/// The upsert of a summary.
+///
+/// # Errors
+///
+/// A summary that is no document.
+pub fn save(summary: &Summary) -> Result<RawDocumentBuf, Failure> {
+    Ok(upsert(summary, &encode(summary)?, Missing::Insert))
+}
+
+/// The mark on a summary that was announced, unless it is there.
+#[must_use]
+pub fn mark(mark: &Mark) -> RawDocumentBuf {
+    let Mark { key, announcement, notified } = mark;
+    let at = DateTime::from_millis(notified.at.as_millis());
+    let sequence = number(notified.stream_sequence);
+    match announcement {
+        Announcement::Processed | Announcement::ProcessedOnce => rawdoc! {
+            "q": { "_id": key.as_str(), "notified": { "$exists": false } },
+            "u": { "$set": { "notified": { "streamSequence": sequence, "at": at } } },
+        },
+        Announcement::Revised { revision } => rawdoc! {
+            // A document without the field matches too.
+            "q": { "_id": key.as_str(), "revised.revision": { "$not": { "$gte": number(*revision) } } },
+            "u": { "$set": { "revised": { "revision": number(*revision), "streamSequence": sequence, "at": at } } },
+        },
+    }
+}
+
+/// BSON has no unsigned numbers.
+fn number(n: u64) -> RawBson {
+    i64::try_from(n).map_or(RawBson::Null, RawBson::Int64)
+}
+
+/// The conditional upsert: the summary replaces a stored one of no more segments. One that was announced is replaced only by
+/// one of more segments, which takes over its marks and is the next revision.
+pub(super) fn upsert(summary: &Summary, new: &RawDocumentBuf, missing: Missing) -> RawDocumentBuf {
+    let announced = || rawdoc! { "$ne": [{ "$type": "$notified" }, "missing"] };
+    let revision = rawdoc! { "$add": [{ "$cond": [{ "$isNumber": "$revision" }, "$revision", 1] }, 1] };
+    // A field that is missing in the stored summary stays missing.
+    let marks = rawdoc! { "notified": "$notified", "revision": revision, "revised": "$revised" };
+    let marks = rawdoc! { "$cond": [announced(), marks, {}] };
+    let replaced = rawdoc! { "$mergeObjects": [{ "$literal": new.clone() }, marks] };
+    let segments = i64::try_from(summary.segments).unwrap_or(i64::MAX);
+    // BSON sorts texts and arrays after numbers; what is no number of segments does not stay.
+    let more = rawdoc! { "$gt": ["$segments", segments] };
+    let as_many = rawdoc! { "$and": [{ "$eq": ["$segments", segments] }, announced()] };
+    let ahead = rawdoc! { "$and": [{ "$isNumber": "$segments" }, { "$or": [more, as_many] }] };
+    let choice = rawdoc! { "$cond": [ahead, "$$ROOT", replaced] };
+    rawdoc! {
+        "q": { "_id": summary.key.as_str() },
+        "u": [{ "$replaceWith": choice }],
+        "upsert": missing == Missing::Insert,
+    }
+}
+
+pub(super) fn encode(summary: &Summary) -> Result<RawDocumentBuf, Failure> {
+    let rejected = |detail: String| Failure { kind: FailureKind::Rejected, detail };
+    let mut document = bson::serialize_to_document(summary).map_err(|error| rejected(error.to_string()))?;
+    document.insert("updatedAt", DateTime::from_millis(summary.updated_at.as_millis()));
+    RawDocumentBuf::try_from(&document).map_err(|error| rejected(error.to_string()))
+}
