@@ -36,6 +36,16 @@ pub fn init(args: &LogArgs) -> Result<(), TryInitError> {
     tracing_subscriber::registry().with(lines.with_filter(filter).with_filter(filter_fn(is_wordless))).try_init()
 }
 
+/// Logs panics as errors of one line that say where. What a panic says may hold words of a call, unless it is a text of the
+/// program.
+pub fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map(ToString::to_string);
+        let text = panic.payload().downcast_ref::<&'static str>();
+        tracing::error!(place, text, "panicked");
+    }));
+}
+
 /// Whether what is logged there can hold no message: async-nats 0.51 prints requests, answers and server addresses at
 /// `debug`, and at `info` says again what its events say.
 fn is_wordless(metadata: &Metadata<'_>) -> bool {

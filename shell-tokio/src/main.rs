@@ -36,6 +36,7 @@ fn main() -> ExitCode {
 
 fn start(cli: &Cli) -> Result<(), Box<dyn Error>> {
     logging::init(&cli.log)?;
+    logging::log_panics();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(command(cli))
 }

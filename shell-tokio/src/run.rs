@@ -70,7 +70,22 @@ pub async fn run(client: async_nats::Client, database: Database, args: &RunArgs)
     for warning in &report.warnings {
         tracing::warn!("{warning}");
     }
-    let processor = Processor::new(core_settings(args))?;
+    drive(client, &database, args, Processor::new(core_settings(args))?, &mut signals).await
+}
+
+/// Drives this core, on servers that are set up, until it has drained or is stopped.
+///
+/// # Errors
+///
+/// The connection to NATS is closed, or it was stopped.
+pub async fn drive(
+    client: async_nats::Client,
+    database: &Database,
+    args: &RunArgs,
+    processor: Processor,
+    signals: &mut mpsc::UnboundedReceiver<Signal>,
+) -> Result<(), RunError> {
+    let jetstream = jetstream::new(client.clone());
     let (reports, inputs) = mpsc::unbounded_channel();
     let (allowance, allowed) = watch::channel(0);
     let clock = Clock::start();
@@ -83,11 +98,11 @@ pub async fn run(client: async_nats::Client, database: Database, args: &RunArgs)
     finders.spawn(Advisories::subscribe(&client).await?.run(clock, reports.clone()));
     if args.announce.revise {
         let AnnounceSettings { revise_every, revise_within, .. } = args.announce;
-        let watch = Watch::new(&database, reports.clone(), answer_timeout, clock, revise_every, revise_within);
+        let watch = Watch::new(database, reports.clone(), answer_timeout, clock, revise_every, revise_within);
         finders.spawn(watch.run());
     }
     let servers = RealServers {
-        store: Store::start(&database, &reports, answer_timeout),
+        store: Store::start(database, &reports, answer_timeout),
         broker: Broker::start(&client, &reports, answer_timeout, Arc::clone(&name)),
         deliveries: Some(Deliveries::start(
             Puller::new(client.clone(), clock, reports, allowed, missing, args.stream.ack_wait),
@@ -95,7 +110,7 @@ pub async fn run(client: async_nats::Client, database: Database, args: &RunArgs)
         )),
     };
     tracing::info!(name = &*name, jobs = ?args.jobs, announce = ?args.announce, stream = ?args.stream, "ready");
-    let ended = Driver { processor, servers, clock, inputs, allowance }.run(&mut signals).await;
+    let ended = Driver { processor, servers, clock, inputs, allowance }.run(signals).await;
     if !matches!(tokio::time::timeout(FLUSH, client.flush()).await, Ok(Ok(()))) {
         tracing::warn!("NATS did not take the last messages in time");
     }
@@ -164,7 +179,9 @@ fn signals() -> Result<mpsc::UnboundedReceiver<Signal>, RunError> {
     Ok(receiver)
 }
 
-fn core_settings(args: &RunArgs) -> Settings {
+/// The core's settings of a run.
+#[must_use]
+pub fn core_settings(args: &RunArgs) -> Settings {
     let RunSettings {
         quiet_period,
         settle_rounds,

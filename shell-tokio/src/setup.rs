@@ -136,6 +136,21 @@ pub enum SetupError {
         /// The window that is wanted.
         window: String,
     },
+    /// A limit makes the stream drop messages that are still needed.
+    #[error(
+        "{object} has {field} {limit} and drops its oldest messages when that is reached, also ends that nobody has processed \
+         and notifications within the duplicate window: remove the limit, or let the stream refuse new messages instead \
+         (discard new{})",
+        if *field == "max_msgs_per_subject" { ", discard_new_per_subject" } else { "" }
+    )]
+    Evicts {
+        /// The kind and the name of it.
+        object: String,
+        /// The limit, as the server's API calls it.
+        field: &'static str,
+        /// What it is set to.
+        limit: i64,
+    },
     /// The server took the change, but the setting is not what was asked for.
     #[error("{object} was given {field} {wanted}, but the server made it {got}")]
     NotTaken {

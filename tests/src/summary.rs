@@ -10,8 +10,8 @@ use transcript_core::{
 
 use crate::calls::Call;
 
-/// The fields that say when and that it was announced, and nothing about the call.
-const NOT_OF_THE_CALL: [&str; 2] = ["updatedAt", "notified"];
+/// The fields that say when it was made and announced, and nothing about the call.
+const NOT_OF_THE_CALL: [&str; 4] = ["updatedAt", "notified", "revision", "revised"];
 
 /// Compares the stored summary with what the call's segments, all of them, add up to, and looks for its mark.
 ///

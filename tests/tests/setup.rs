@@ -57,7 +57,7 @@ async fn settings_are_changed_while_messages_stay() -> TestResult {
     let before = json!({
         "name": "TRANSCRIPTION", "subjects": ["billing.*", "transcription.session-ended"], "retention": "limits",
         "storage": "file", "num_replicas": 1, "duplicate_window": 120_000_000_000_u64, "max_age": 2 * DAY,
-        "max_msgs": 5000, "description": "mine",
+        "max_msgs": 5000, "discard": "new", "description": "mine",
     });
     api(&world, "STREAM.CREATE.TRANSCRIPTION", &before).await?;
     for _ in 0..10 {
@@ -139,6 +139,14 @@ async fn a_stream_that_cannot_be_changed_is_refused_with_both_values() -> TestRe
         (
             json!({ "max_age": HOUR, "subjects": subjects }),
             "keeps messages for max_age 1h, but a duplicate window of 1day is wanted",
+        ),
+        (
+            json!({ "max_bytes": 1_000_000, "subjects": subjects }),
+            "has max_bytes 1000000 and drops its oldest messages when that is reached",
+        ),
+        (
+            json!({ "max_msgs_per_subject": 9, "discard": "new", "subjects": subjects }),
+            "has max_msgs_per_subject 9 and drops its oldest messages when that is reached",
         ),
         (json!({ "mirror": { "name": "ORIGIN" } }), "has mirror {\"name\":\"ORIGIN\"}, but none is needed"),
         (json!({ "persist_mode": "async", "subjects": subjects }), "has persist_mode async, but none is needed"),

@@ -135,7 +135,17 @@ impl Object {
                 window: plan::show_time(window),
             });
         }
+        if self.remembers_ids()
+            && let Some((field, limit)) = limits(&planned.config).find(|(field, _)| drops_old(&planned.config, field))
+        {
+            return Err(SetupError::Evicts { object: self.name.clone(), field, limit });
+        }
         Ok(planned)
+    }
+
+    /// Whether it is the stream whose duplicate window the processor relies on.
+    fn remembers_ids(&self) -> bool {
+        self.rules.iter().any(|rule| rule.field == "duplicate_window")
     }
 
     /// Checks the configuration that the server answered with.
@@ -153,16 +163,12 @@ impl Object {
 
     /// What is left as it is although it weakens what the processor promises.
     pub(super) fn warnings(&self, config: &Config) -> Vec<String> {
-        if !self.rules.iter().any(|rule| rule.field == "duplicate_window") {
-            return Vec::new();
-        }
-        let limited = ["max_msgs", "max_bytes", "max_msgs_per_subject"].into_iter().filter_map(|field| {
-            let limit = config.get(field).and_then(Value::as_i64).filter(|limit| *limit > 0)?;
-            Some(format!(
-                "{} has {field} {limit}: once a message is removed for it, a restart of the server forgets the message's \
-                 id, and a notification can then be published again within the duplicate window",
+        let limits = limits(config).filter(|_| self.remembers_ids());
+        let limited = limits.map(|(field, limit)| {
+            format!(
+                "{} has {field} {limit}: once that is reached it takes no more segments, ends or notifications",
                 self.name
-            ))
+            )
         });
         limited.collect()
     }
@@ -193,6 +199,22 @@ impl Object {
             Kind::Consumer => code == ErrorCode::CONSUMER_ALREADY_EXISTS || code == ErrorCode::CONSUMER_NAME_EXIST,
         }
     }
+}
+
+/// The stream's limits that are set.
+fn limits(config: &Config) -> impl Iterator<Item = (&'static str, i64)> {
+    ["max_msgs", "max_bytes", "max_msgs_per_subject"].into_iter().filter_map(|field| {
+        let limit = config.get(field).and_then(Value::as_i64).filter(|limit| *limit > 0)?;
+        Some((field, limit))
+    })
+}
+
+/// Whether the stream drops its oldest messages once the limit is reached, and does not refuse new ones. Ends that nobody
+/// has processed would be lost, and a restart of the server forgets the ids of what was dropped.
+fn drops_old(config: &Config, limit: &str) -> bool {
+    let refuses = config.get("discard").and_then(Value::as_str) == Some("new");
+    let per_subject = config.get("discard_new_per_subject").and_then(Value::as_bool) == Some(true);
+    !refuses || (limit == "max_msgs_per_subject" && !per_subject)
 }
 
 /// Times with which the processor could not work as promised: `backoff` replaces the ack wait, an idle consumer would be

@@ -1,0 +1,394 @@
+//! What must hold past five attempts and past the duplicate window: nothing lost, nothing announced twice.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use async_nats::jetstream::message::StreamMessage;
+use futures::{StreamExt, TryStreamExt, stream};
+use mongodb::bson::Document;
+use tokio::sync::mpsc;
+use transcript_core::{
+    Bug, Processor,
+    contract::{
+        ATTEMPTS_HEADER, DEAD_LETTER_SUBJECT, PROCESSED_SUBJECT, REASON_HEADER, REVISED_SUBJECT, SESSION_ENDED_SUBJECT,
+        STREAM_SEQUENCE_HEADER, TRANSCRIPTION_STREAM,
+    },
+};
+use transcript_processor::{
+    cli::{Cli, Command, RunArgs},
+    driver::Signal,
+    run,
+};
+use transcript_tests::{
+    calls::Call,
+    leash::Exit,
+    processor::{Processor as Process, ProcessorCommand},
+    supervisor::Supervisor,
+    wait::wait_until,
+    world::{App, World},
+};
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+/// Long beside everything awaited here, also on a busy machine.
+const LONG: Duration = Duration::from_secs(120);
+/// Short times, for tests that are not about them.
+const SHORT: [&str; 2] = ["--quiet-period=100ms", "--ack-wait=2s"];
+
+async fn started(command: &ProcessorCommand) -> Result<Process, Box<dyn std::error::Error>> {
+    let processor = command.start().await?;
+    wait_until("the processor is ready", LONG, || async {
+        if processor.logs().contains("ready") { Ok(()) } else { Err(processor.logs()) }
+    })
+    .await?;
+    Ok(processor)
+}
+
+fn calls(name: &str, number: u32) -> Result<Vec<Call>, Box<dyn std::error::Error>> {
+    Ok((0..number).map(|n| Call::of("conversation", &format!("{name} {n}"), 2)).collect::<Result<_, _>>()?)
+}
+
+async fn end(app: &App, calls: &[Call]) -> Outcome {
+    let segments = stream::iter(calls.to_vec()).map(|call| {
+        let app = app.clone();
+        async move { app.insert_segments(&call.segments).await.map(|()| call) }
+    });
+    let ends = segments.buffered(64).and_then(|call| {
+        let app = app.clone();
+        async move { app.publish_session_end(&call.session, 2).await }
+    });
+    ends.try_collect::<Vec<_>>().await?;
+    Ok(())
+}
+
+async fn publish_ends(app: &App, calls: &[Call]) -> Outcome {
+    let ends = stream::iter(calls.to_vec()).map(|call| {
+        let app = app.clone();
+        async move { app.publish_session_end(&call.session, 2).await }
+    });
+    ends.buffered(64).try_collect::<Vec<_>>().await?;
+    Ok(())
+}
+
+/// Waits until the consumer has nothing left to hand over and nothing handed over.
+async fn idle(world: &World) -> Outcome {
+    wait_until("nothing is pending", LONG, || async {
+        let consumer = world.consumer().await.map_err(|error| error.to_string())?;
+        let open = (consumer.num_pending, consumer.num_ack_pending);
+        if open == (0, 0) { Ok(()) } else { Err(format!("{open:?}")) }
+    })
+    .await?;
+    Ok(())
+}
+
+/// How many messages each subject of the stream holds.
+async fn subjects(world: &World) -> Result<BTreeMap<String, usize>, Box<dyn std::error::Error>> {
+    let stream = world.jetstream.get_stream(TRANSCRIPTION_STREAM).await?;
+    let subjects = stream.info_with_subjects(">").await?;
+    Ok(subjects.try_collect::<Vec<_>>().await?.into_iter().collect())
+}
+
+async fn held(world: &World, subject: &str) -> Result<usize, Box<dyn std::error::Error>> {
+    Ok(subjects(world).await?.get(subject).copied().unwrap_or(0))
+}
+
+async fn dead_letter(world: &World) -> Result<StreamMessage, Box<dyn std::error::Error>> {
+    let stream = world.jetstream.get_stream(TRANSCRIPTION_STREAM).await?;
+    Ok(wait_until("there is a dead letter", LONG, || stream.get_last_raw_message_by_subject(DEAD_LETTER_SUBJECT))
+        .await?)
+}
+
+fn header<'a>(message: &'a StreamMessage, name: &str) -> &'a str {
+    message.headers.get(name).map_or("", |value| value.as_str())
+}
+
+/// Every attempt dies with its process; the next one that runs hears of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_whose_process_dies_at_every_attempt_becomes_a_dead_letter() -> Outcome {
+    let world = World::start().await?;
+    // It waits for late segments until it is killed.
+    let command = world.processor("run").arguments(["--quiet-period=1h", "--ack-wait=500ms"]);
+    let mut processor = Supervisor::new(command);
+    let call = Call::of("conversation", "poisoned", 2)?;
+    processor.start().await?;
+    processor.ready(LONG).await?;
+    let payload = br#"{"conversationId":"conversation","sessionId":"poisoned","publishedSegments":2,"extra":[1, 2]}"#;
+    world.insert_segments(&call.segments).await?;
+    let sequence = world.publish(SESSION_ENDED_SUBJECT, payload.to_vec()).await?;
+    for attempt in 1..=5_u64 {
+        wait_until(format!("attempt {attempt}"), LONG, || async {
+            let delivered = world.consumer().await.map_err(|error| error.to_string())?.delivered.consumer_sequence;
+            if delivered >= attempt { Ok(()) } else { Err(delivered.to_string()) }
+        })
+        .await?;
+        processor.start().await?;
+    }
+    let letter = dead_letter(&world).await?;
+    assert_eq!(&letter.payload[..], payload, "byte for byte");
+    assert_eq!(header(&letter, STREAM_SEQUENCE_HEADER), sequence.to_string());
+    assert_eq!(header(&letter, ATTEMPTS_HEADER), "5");
+    assert_eq!(header(&letter, REASON_HEADER), "handed over 5 times without an end");
+    assert_eq!(world.summaries().await?.len(), 0);
+    processor.terminate(LONG).await?;
+    Ok(())
+}
+
+/// A store that will never take a document is asked once, and the message is kept.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_store_refuses_becomes_a_dead_letter_at_the_first_attempt() -> Outcome {
+    let world = World::start().await?;
+    let validator = mongodb::bson::doc! { "sessionId": { "$ne": "refused 1" } };
+    world.database().create_collection("transcriptsummaries").validator(validator).await?;
+    let processor = started(&world.processor("run").arguments(SHORT)).await?;
+    end(&world.app(), &calls("refused", 3)?).await?;
+    let letter = dead_letter(&world).await?;
+    assert_eq!(header(&letter, ATTEMPTS_HEADER), "1");
+    assert!(header(&letter, REASON_HEADER).contains("121"), "DocumentValidationFailure: {:?}", letter.headers);
+    idle(&world).await?;
+    assert_eq!((world.notifications().await?.len(), held(&world, DEAD_LETTER_SUBJECT).await?), (2, 1));
+    assert_eq!(world.consumer().await?.delivered.consumer_sequence, 3);
+    processor.terminate().await?;
+    Ok(())
+}
+
+fn run_args(arguments: &[&str]) -> Result<RunArgs, Box<dyn std::error::Error>> {
+    let arguments = ["transcript-processor", "run"].iter().chain(arguments).map(Into::into);
+    let Command::Run(args) = Cli::read(arguments)?.command else { return Err("it is the command `run`".into()) };
+    Ok(*args)
+}
+
+/// One call that the summary step cannot take, among a thousand others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_summary_step_that_panics_ends_one_call_and_none_beside_it() -> Outcome {
+    let world = World::start().await?;
+    let args = run_args(&SHORT)?;
+    world.processor("setup").arguments(["--ack-wait=2s"]).run(LONG).await?;
+    let core = Processor::with_bug(run::core_settings(&args), Bug::SummaryPanics)?;
+    let (signal, mut signals) = mpsc::unbounded_channel();
+    let (client, database) = (world.nats.client().await?, world.database().clone());
+    let running = tokio::spawn(async move { run::drive(client, &database, &args, core, &mut signals).await });
+    let mut all = calls("call", 1000)?;
+    all[500].segments[1].text = Bug::PANIC.to_owned();
+    end(&world.app(), &all).await?;
+    idle(&world).await?;
+    let letter = dead_letter(&world).await?;
+    assert!(header(&letter, REASON_HEADER).starts_with("the summary step panicked"), "{:?}", letter.headers);
+    assert!(String::from_utf8_lossy(&letter.payload).contains("call 500"));
+    assert_eq!((world.notifications().await?.len(), held(&world, DEAD_LETTER_SUBJECT).await?), (999, 1));
+    assert_eq!(world.consumer().await?.delivered.consumer_sequence, 1000, "each was delivered once");
+    signal.send(Signal::Drain)?;
+    running.await??;
+    Ok(())
+}
+
+/// The consumer starts over, long after the stream has forgotten the ids of its notifications.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_that_starts_over_past_the_window_announces_nothing_again() -> Outcome {
+    let world = World::start().await?;
+    let arguments = ["--duplicate-window=1s", "--max-ack-pending=5000"];
+    let processor = started(&world.processor("run").arguments(SHORT).arguments(arguments)).await?;
+    let all = calls("call", 2000)?;
+    end(&world.app(), &all).await?;
+    idle(&world).await?;
+    let summaries = world.summaries().await?;
+    assert_eq!((world.notifications().await?.len(), summaries.len()), (2000, 2000));
+    // The window is over when an id that came after all of them is taken again.
+    publish_until_forgotten(&world).await?;
+    let answer =
+        world.client.request("$JS.API.CONSUMER.RESET.TRANSCRIPTION.transcript-processor", r#"{"seq":1}"#.into());
+    let answer = answer.await?;
+    assert!(!String::from_utf8_lossy(&answer.payload).contains("error"), "{answer:?}");
+    wait_until("all were delivered again", LONG, || async {
+        let state = world.consumer().await.map_err(|error| error.to_string())?;
+        let done = (state.delivered.consumer_sequence >= 2000, state.num_pending, state.num_ack_pending);
+        if done == (true, 0, 0) { Ok(()) } else { Err(format!("{done:?}")) }
+    })
+    .await?;
+    assert_eq!(world.notifications().await?.len(), 2000);
+    assert_eq!(world.summaries().await?, summaries, "every summary is as it was");
+    processor.terminate().await?;
+    Ok(())
+}
+
+/// Publishes one id again and again until the stream takes it a second time.
+async fn publish_until_forgotten(world: &World) -> Outcome {
+    let publish = async || {
+        let mut headers = async_nats::HeaderMap::new();
+        headers.insert(async_nats::header::NATS_MESSAGE_ID, "the last one");
+        let sent = world.jetstream.publish_with_headers("transcription.segment", headers, "{}".into()).await?;
+        Ok::<_, Box<dyn std::error::Error>>(sent.await?.duplicate)
+    };
+    assert!(!publish().await?);
+    wait_until("the duplicate window is over", LONG, || async {
+        match publish().await.map_err(|error| error.to_string())? {
+            false => Ok(()),
+            true => Err("the id is still known".to_owned()),
+        }
+    })
+    .await?;
+    Ok(())
+}
+
+/// A purge and a restart make the stream forget every id.
+#[tokio::test(flavor = "multi_thread")]
+async fn ends_that_come_again_after_a_purge_and_a_restart_are_not_announced_again() -> Outcome {
+    let mut world = World::start().await?;
+    let processor = started(&world.processor("run").arguments(SHORT)).await?;
+    let all = calls("call", 300)?;
+    end(&world.app(), &all).await?;
+    idle(&world).await?;
+    assert_eq!(world.notifications().await?.len(), 300);
+    let stream = world.jetstream.get_stream(TRANSCRIPTION_STREAM).await?;
+    stream.purge().await?;
+    world.nats.terminate().await?;
+    world.nats.start_again().await?;
+    wait_until("the ends are published again", LONG, || async {
+        publish_ends(&world.app(), &all).await.map_err(|error| error.to_string())
+    })
+    .await?;
+    idle(&world).await?;
+    assert_eq!(held(&world, PROCESSED_SUBJECT).await?, 0, "nothing was announced again");
+    assert_eq!(world.summaries().await?.len(), 300);
+    processor.terminate().await?;
+    Ok(())
+}
+
+/// An outage of MongoDB that is much longer than the patience for one call.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outage_of_mongodb_costs_no_attempt() -> Outcome {
+    let mut world = World::start_with_own_mongod().await?;
+    let command = world.processor("run").arguments([
+        "--quiet-period=5s",
+        "--ack-wait=2s",
+        "--patience=2s",
+        "--retry-cap=500ms",
+        "--answer-timeout=1s",
+    ]);
+    let processor = started(&command).await?;
+    end(&world.app(), &calls("call", 500)?).await?;
+    world.mongod().kill().await?;
+    tokio::time::sleep(outage()?).await;
+    assert_eq!(world.notifications().await?.len(), 0);
+    world.mongod().start_again().await?;
+    idle(&world).await?;
+    assert_eq!((world.notifications().await?.len(), held(&world, DEAD_LETTER_SUBJECT).await?), (500, 0));
+    assert_eq!(world.consumer().await?.delivered.consumer_sequence, 500, "each was delivered once");
+    processor.terminate().await?;
+    Ok(())
+}
+
+/// How long MongoDB stays away, in seconds; 90 is what is tried before a release.
+fn outage() -> Result<Duration, std::num::ParseIntError> {
+    let seconds = std::env::var("TRANSCRIPT_TESTS_OUTAGE_S").map_or(Ok(15), |seconds| seconds.parse())?;
+    Ok(Duration::from_secs(seconds))
+}
+
+/// Twice as many rollouts as a call has attempts, one after the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_rollouts_under_load_cost_no_call_its_attempts() -> Outcome {
+    let world = World::start().await?;
+    // So long a quiet period that most calls are given back by every rollout.
+    let command = world.processor("run").arguments(["--quiet-period=1500ms", "--ack-wait=2s"]);
+    let mut processor = Supervisor::new(command);
+    processor.start().await?;
+    processor.ready(LONG).await?;
+    let (app, all) = (world.app(), calls("call", 400)?);
+    let ending = all.clone();
+    let ended = tokio::spawn(async move {
+        for part in ending.chunks(20) {
+            end(&app, part).await.map_err(|error| error.to_string())?;
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+        Ok::<_, String>(())
+    });
+    for _ in 0..10 {
+        assert_eq!(processor.terminate(LONG).await?, Some(Exit::Code(0)));
+        processor.start().await?;
+        processor.ready(LONG).await?;
+    }
+    ended.await??;
+    idle(&world).await?;
+    let announced: BTreeMap<_, _> =
+        world.notifications().await?.into_iter().map(|told| (told.notification.session, told.sequence)).collect();
+    assert_eq!((announced.len(), world.notifications().await?.len()), (400, 400));
+    assert_eq!(held(&world, DEAD_LETTER_SUBJECT).await?, 0);
+    assert!(held(&world, SESSION_ENDED_SUBJECT).await? > 400, "some were published again");
+    processor.terminate(LONG).await?;
+    Ok(())
+}
+
+/// What comes after the summary: it is replaced, and that is announced once.
+#[tokio::test(flavor = "multi_thread")]
+async fn segments_after_the_summary_make_a_revision_where_that_is_asked_for() -> Outcome {
+    let world = World::start().await?;
+    let command = world.processor("run").arguments(SHORT).arguments(["--revise", "--revise-every=200ms"]);
+    let mut call = Call::of("conversation", "slow", 5)?;
+    let late = call.segments.split_off(3);
+    let (one, two) = (started(&command).await?, started(&command).await?);
+    world.insert_segments(&call.segments).await?;
+    world.publish_session_end(&call.session, 5).await?;
+    idle(&world).await?;
+    for (number, segment) in (2..).zip(late) {
+        world.insert_segments(&[segment]).await?;
+        wait_until(format!("revision {number} is announced"), LONG, || async {
+            match held(&world, REVISED_SUBJECT).await.map_err(|error| error.to_string())? {
+                told if told == number - 1 => Ok(()),
+                told => Err(format!("{told} revisions")),
+            }
+        })
+        .await?;
+    }
+    let revised = |summary: &Document| summary.get_document("revised").ok()?.get_i64("revision").ok();
+    let summary = wait_until("the revision is marked", LONG, || async {
+        let summary = world.summary(&call.session.key()).await.map_err(|error| error.to_string())?;
+        summary.filter(|summary| revised(summary) == Some(3)).ok_or_else(|| "not yet".to_owned())
+    })
+    .await?;
+    assert_eq!((summary.get_i64("segments")?, summary.get_bool("complete")?), (5, true));
+    let stream = world.jetstream.get_stream(TRANSCRIPTION_STREAM).await?;
+    let told = stream.get_last_raw_message_by_subject(REVISED_SUBJECT).await?;
+    assert_eq!(header(&told, "Nats-Msg-Id"), format!("{}%r3", call.session.key()));
+    assert_eq!(
+        String::from_utf8_lossy(&told.payload),
+        r#"{"conversationId":"conversation","sessionId":"slow","segments":5,"complete":true,"revision":3}"#
+    );
+    assert_eq!(world.notifications().await?.len(), 1);
+    one.terminate().await?;
+    two.terminate().await?;
+    Ok(())
+}
+
+/// A subject of its own is taken once, whatever the window.
+#[tokio::test(flavor = "multi_thread")]
+async fn announcing_once_knows_no_window() -> Outcome {
+    let world = World::start().await?;
+    let arguments = ["--announce-once", "--duplicate-window=100ms"];
+    let processor = started(&world.processor("run").arguments(SHORT).arguments(arguments)).await?;
+    let all = calls("a.b*c", 20)?;
+    end(&world.app(), &all).await?;
+    idle(&world).await?;
+    // As after a death between the notification and its mark.
+    let summaries = world.database().collection::<Document>("transcriptsummaries");
+    let unmark = mongodb::bson::doc! { "$unset": { "notified": 1 } };
+    summaries.update_many(mongodb::bson::doc! {}, unmark).await?;
+    publish_until_forgotten(&world).await?;
+    publish_ends(&world.app(), &all).await?;
+    wait_until("all are processed again", LONG, || async {
+        let state = world.consumer().await.map_err(|error| error.to_string())?;
+        let done = (state.delivered.consumer_sequence, state.num_pending, state.num_ack_pending);
+        if done == (40, 0, 0) { Ok(()) } else { Err(format!("{done:?}")) }
+    })
+    .await?;
+    let told = subjects(&world).await?;
+    let own: Vec<_> = told.iter().filter(|(subject, _)| subject.starts_with("transcript.processed.")).collect();
+    assert_eq!(own.len(), 20, "{told:?}");
+    assert!(own.iter().all(|(_, held)| **held == 1), "{own:?}");
+    assert!(told.contains_key("transcript.processed.conversation:a%2Eb%2Ac%200"), "{told:?}");
+    for summary in world.summaries().await? {
+        let sequence = summary.get_document("notified")?.get_i64("streamSequence")?;
+        let stream = world.jetstream.get_stream(TRANSCRIPTION_STREAM).await?;
+        let message = stream.get_raw_message(u64::try_from(sequence)?).await?;
+        assert!(String::from_utf8_lossy(&message.payload).contains(summary.get_str("sessionId")?));
+    }
+    processor.terminate().await?;
+    Ok(())
+}
