@@ -76,6 +76,7 @@
 //! | acknowledging | failed | acknowledging | again, after a pause |
 //! | acknowledging | failed | over | give up, or refused: left to redelivery |
 //!
+//! A job that is to load a page while there is no room for its bytes waits until there is.
 //! When a pause is over the job asks again and stays where it is. A job whose message is delivered again goes on where it
 //! is, with the new delivery in place of the one before. When the grace time of a draining processor ends, every job that
 //! is left is over.
@@ -101,6 +102,19 @@ use crate::{
     timers::Timers,
 };
 
+/// What the texts of a job take.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Weight {
+    /// How many bytes it holds, and has to be ready for.
+    pub(crate) bytes: u64,
+    /// Whether it waits for a page.
+    pub(crate) awaits_page: bool,
+}
+
+/// What a page may bring for each segment that was counted, and altogether: a shell ends a page that is larger.
+const SEGMENT_BYTES: u64 = 4 << 10;
+const PAGE_BYTES: u64 = 4 << 20;
+
 /// The record of one delivery.
 #[derive(Debug)]
 pub(crate) struct Job {
@@ -124,6 +138,8 @@ pub(crate) struct Job {
     pub(crate) timers: Timers,
     /// Under which deadline the processor's queue has this job.
     pub(crate) scheduled: Option<Time>,
+    /// With what weight the processor reckons it.
+    pub(crate) weighed: Weight,
     #[cfg(feature = "planted-bugs")]
     bug: Option<crate::Bug>,
     #[cfg(feature = "planted-bugs")]
@@ -137,7 +153,7 @@ enum Phase {
     Quiet { call: SessionEnded, settling: Settling },
     Counting { call: SessionEnded, settling: Settling },
     Loading { call: SessionEnded, loading: Box<Loading> },
-    Saving { call: SessionEnded, summary: Arc<Summary> },
+    Saving { call: SessionEnded, summary: Arc<Summary>, bytes: usize },
     Publishing { call: SessionEnded, announcement: Announcement, stored: Stored },
     Marking { call: SessionEnded, announcement: Announcement, notified: Notified },
     Burying { letter: Arc<DeadLetter> },
@@ -242,6 +258,7 @@ impl Job {
             failing_since: None,
             timers: Timers::default(),
             scheduled: None,
+            weighed: Weight::default(),
             #[cfg(feature = "planted-bugs")]
             bug: None,
             #[cfg(feature = "planted-bugs")]
@@ -280,6 +297,33 @@ impl Job {
 
     pub(crate) fn key(&self) -> Option<&Key> {
         self.key.as_ref()
+    }
+
+    /// Whether it is about to ask for a page.
+    pub(crate) fn is_loading(&self) -> bool {
+        matches!(self.phase, Phase::Loading { .. })
+    }
+
+    /// What it has to be reckoned with for.
+    pub(crate) fn weight(&self, settings: &Settings) -> Weight {
+        let awaits_page = self.is_loading() && self.awaited.is_some();
+        let (held, awaited) = match &self.phase {
+            Phase::Loading { loading, .. } => {
+                let page = loading.counted.clamp(1, settings.page_size.into()).saturating_mul(SEGMENT_BYTES);
+                (loading.held_bytes(), if awaits_page { page.min(PAGE_BYTES) } else { 0 })
+            }
+            Phase::Saving { bytes, .. } => (*bytes, 0),
+            Phase::Over
+            | Phase::Queued { .. }
+            | Phase::Quiet { .. }
+            | Phase::Counting { .. }
+            | Phase::Publishing { .. }
+            | Phase::Marking { .. }
+            | Phase::Burying { .. }
+            | Phase::Republishing { .. }
+            | Phase::Acknowledging { .. } => (0, 0),
+        };
+        Weight { bytes: u64::try_from(held).unwrap_or(u64::MAX).saturating_add(awaited), awaits_page }
     }
 
     /// Whether it is about to be given back to JetStream.
@@ -388,11 +432,12 @@ impl Job {
         if loading.after.is_some() {
             return Ok((Phase::Loading { call, loading }, Next::Ask));
         }
+        let bytes = loading.held_bytes();
         match loading.finish(&call, self.wall(now)) {
             Ok(summary) => {
                 #[cfg(feature = "planted-bugs")]
                 let summary = self.spoil(summary);
-                Ok((Phase::Saving { call, summary: Arc::new(summary) }, Next::Ask))
+                Ok((Phase::Saving { call, summary: Arc::new(summary), bytes }, Next::Ask))
             }
             Err(panicked) => Err((call, panicked)),
         }

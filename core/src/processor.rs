@@ -12,7 +12,7 @@ use crate::{
     failure::{Failure, FailureKind, Served},
     ids::{EffectId, JobId, Key},
     input::{Delivery, Exhausted, Input, Outgrown, Report},
-    job::{Event, Job, Next, State},
+    job::{Event, Job, Next, State, Weight},
     output::{Output, Timer, WakeUp},
     settings::{Settings, SettingsError},
     time::Time,
@@ -33,6 +33,7 @@ pub struct Processor {
     last_job: u64,
     /// Jobs that wait for nothing but the confirmation of their acknowledgement.
     acknowledging: usize,
+    bytes: Bytes,
     served: Served,
     outputs: VecDeque<Output>,
     counters: Counters,
@@ -40,6 +41,17 @@ pub struct Processor {
     bug: Option<crate::Bug>,
     #[cfg(test)]
     pub(crate) edges: BTreeSet<(State, &'static str, State)>,
+}
+
+/// The texts of all summaries under way.
+#[derive(Debug, Default)]
+struct Bytes {
+    /// The bytes that the jobs hold, and have to be ready for.
+    held: u64,
+    /// How many jobs wait for a page.
+    awaiting: usize,
+    /// Jobs that would ask for one if there were room, oldest first.
+    waiting: BTreeSet<JobId>,
 }
 
 /// What has happened since the start, counted.
@@ -89,6 +101,7 @@ impl Processor {
             grace_ends: None,
             last_job: 0,
             acknowledging: 0,
+            bytes: Bytes::default(),
             served: Served::default(),
             outputs: VecDeque::new(),
             counters: Counters::default(),
@@ -151,6 +164,12 @@ impl Processor {
             Some(_) => 0,
             None => most.saturating_sub(working).min(most.saturating_mul(2).saturating_sub(self.jobs.len())),
         }
+    }
+
+    /// How many bytes of text the summaries under way hold, and have to be ready for.
+    #[must_use]
+    pub fn bytes_in_flight(&self) -> u64 {
+        self.bytes.held
     }
 
     /// How many jobs are under way.
@@ -320,6 +339,7 @@ impl Processor {
         if self.grace_ends.is_some_and(|at| at <= self.now) {
             self.counters.abandoned += u64::try_from(self.jobs.len()).unwrap_or(u64::MAX);
             self.jobs.clear();
+            self.bytes = Bytes::default();
             self.acknowledging = 0;
             self.turns.clear();
             self.due.clear();
@@ -363,6 +383,9 @@ impl Processor {
     fn go_on(&mut self, id: JobId, next: Next) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         match next {
+            Next::Ask if job.is_loading() && !self.bytes.have_room(&self.settings) => {
+                self.bytes.waiting.insert(id);
+            }
             Next::Ask => {
                 if let Some((id, effect)) = job.ask(self.now, &self.settings) {
                     self.outputs.push_back(Output::Perform { id, effect });
@@ -372,11 +395,42 @@ impl Processor {
             Next::Stay => {}
             Next::End => return self.end(id),
         }
+        self.weigh(id);
         self.schedule(id);
+    }
+
+    /// Keeps the account of bytes in step with the job, and lets others go on where there is room again.
+    fn weigh(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        if !job.is_loading() {
+            self.bytes.waiting.remove(&id);
+        }
+        let weight = job.weight(&self.settings);
+        if weight != job.weighed {
+            self.bytes.change(std::mem::replace(&mut job.weighed, weight), weight);
+            self.admit();
+        }
+    }
+
+    fn admit(&mut self) {
+        while self.bytes.have_room(&self.settings)
+            && let Some(id) = self.bytes.waiting.pop_first()
+        {
+            let Some(job) = self.jobs.get_mut(&id) else { continue };
+            if let Some((effect, what)) = job.ask(self.now, &self.settings) {
+                self.outputs.push_back(Output::Perform { id: effect, effect: what });
+            }
+            let weight = job.weight(&self.settings);
+            self.bytes.change(std::mem::replace(&mut job.weighed, weight), weight);
+            self.schedule(id);
+        }
     }
 
     fn end(&mut self, id: JobId) {
         let Some(job) = self.jobs.remove(&id) else { return };
+        self.bytes.change(job.weighed, Weight::default());
+        self.bytes.waiting.remove(&id);
+        self.admit();
         if let Some(at) = job.scheduled {
             self.due.remove(&(at, id));
         }
@@ -420,6 +474,18 @@ impl Processor {
     #[cfg(not(test))]
     #[expect(clippy::unused_self, reason = "the tests keep a record of the edges taken")]
     fn took(&self, _from: State, _on: &'static str, _to: State) {}
+}
+
+impl Bytes {
+    /// Whether one more page may be asked for. When nobody waits for one there is no other way on.
+    fn have_room(&self, settings: &Settings) -> bool {
+        self.held < settings.max_bytes_in_flight || self.awaiting == 0
+    }
+
+    fn change(&mut self, from: Weight, to: Weight) {
+        self.held = self.held.saturating_add(to.bytes).saturating_sub(from.bytes);
+        self.awaiting = (self.awaiting + usize::from(to.awaits_page)).saturating_sub(usize::from(from.awaits_page));
+    }
 }
 
 #[cfg(test)]

@@ -23,6 +23,9 @@ pub struct Settings {
     pub max_in_flight: usize,
     /// The most segments of one page.
     pub page_size: u32,
+    /// The bytes of text above which no job but the oldest asks for another page: what summaries under way hold, and what is
+    /// reserved for the pages asked for.
+    pub max_bytes_in_flight: u64,
     /// The consumer's `max_deliver`: a job of the last delivery is not given back, since nobody would get it again.
     pub max_deliver: u64,
     /// How long one step of a job is tried again, while its server serves others, before the job is given back. While the
@@ -60,6 +63,7 @@ impl Default for Settings {
             ack_wait: Duration::from_secs(6),
             max_in_flight: 4096,
             page_size: 1000,
+            max_bytes_in_flight: 32 << 20,
             max_deliver: 5,
             patience: Duration::from_secs(600),
             nak_delay: Duration::from_secs(30),

@@ -87,6 +87,7 @@ fn settings() -> Settings {
         answer_timeout: Duration::from_secs(4),
         grace: Duration::from_secs(15),
         max_deliver: 3,
+        max_bytes_in_flight: 9000,
         revise: true,
         ..Settings::default()
     }
@@ -273,6 +274,9 @@ impl World {
                 }
             }
         }
+        let (jobs, bytes) = (self.processor.in_flight(), self.processor.bytes_in_flight());
+        assert!(jobs > 0 || bytes == 0, "{bytes} bytes are held for nobody");
+        assert!(bytes <= 9000 + 2 * 8192, "{bytes} bytes: one page too many was asked for");
         assert!(self.processor.in_flight() <= 2 * settings().max_in_flight + self.messages.len(), "jobs are bounded");
         if self.processor.in_flight() > 0 {
             let wake_up = self.wake_up.expect("a job is left without a deadline");

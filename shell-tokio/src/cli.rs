@@ -4,6 +4,7 @@ mod parse;
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
+use bytesize::ByteSize;
 use clap::{
     Args, CommandFactory, Parser, Subcommand, ValueEnum,
     builder::{BoolishValueParser, NonEmptyStringValueParser},
@@ -317,6 +318,13 @@ pub struct RunSettings {
         value_parser = clap::value_parser!(u32).range(1..=100_000)
     )]
     pub page_size: u32,
+    /// How many bytes of text calls that are being summed up may take together, 1MiB to 1TiB; above it only one call at a
+    /// time goes on
+    #[arg(
+        long, env = "TRANSCRIPT_MAX_BYTES_IN_FLIGHT", value_name = "SIZE", default_value = "32MiB",
+        value_parser = parse::size
+    )]
+    pub max_bytes_in_flight: ByteSize,
     /// How long a failing step is tried again, while its server serves other calls, before the call is given back, 0s to
     /// 24h; while the server serves none, there is no end to it
     #[arg(

@@ -56,6 +56,11 @@ impl Loading {
         Ok(())
     }
 
+    /// How many bytes of text it holds.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.summarizer.held_bytes()
+    }
+
     /// The summary of everything that was folded in.
     ///
     /// # Errors

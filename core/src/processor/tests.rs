@@ -578,6 +578,46 @@ fn room_is_what_is_left_of_the_most_in_flight() {
 }
 
 #[test]
+fn no_job_but_the_oldest_asks_for_a_page_while_there_is_no_room_for_its_bytes() {
+    let settings = Settings { max_bytes_in_flight: 1, page_size: 2, ..settings() };
+    let mut bench = Bench::new(settings);
+    for (sequence, session) in [(1, "a"), (2, "b"), (3, "c")] {
+        bench.deliver(sequence, session, 2);
+    }
+    for _ in 0..2 {
+        bench.wake(Timer::Settle);
+        for session in ["a", "b", "c"] {
+            bench.report(&format!("count the segments of {session:?}"), Report::Counted { segments: 2 });
+        }
+    }
+    assert_eq!((bench.asked.len(), bench.processor.bytes_in_flight()), (1, 8192));
+    bench.report("load the segments of \"a\"", Report::Loaded(page(0..2, Some("x"))));
+    bench.report("load more segments of \"a\"", Report::Loaded(page(2..3, None)));
+    // Nobody waits for a page now, so the next one goes on, although the summary of the first is still held.
+    bench.report("save c:a with 3 segments", Report::Saved(STORED));
+    bench.report("load the segments of \"b\"", Report::Failed(Failure { kind: FailureKind::Busy, detail: "".into() }));
+    bench.report("publish c:a", Report::Published { stream_sequence: 9 });
+    bench.report("load the segments of \"c\"", Report::Loaded(page(0..2, None)));
+    bench.handle(Input::Drain);
+    let mut asked: Vec<_> = bench.asked.iter().map(|(_, effect)| effect.to_string()).collect();
+    asked.sort();
+    assert_eq!(asked, ["mark c:a as announced", "nak", "save c:c with 2 segments"]);
+    while let Some((effect, what)) = bench.asked.pop_front() {
+        let report = match what {
+            Effect::Save { .. } => Report::Saved(STORED),
+            Effect::Publish { .. } => Report::Published { stream_sequence: 9 },
+            Effect::Mark { .. } => Report::Marked,
+            Effect::Acknowledge { .. } => Report::Acknowledged,
+            Effect::Count { .. } | Effect::Load { .. } | Effect::Bury { .. } | Effect::Republish { .. } => {
+                panic!("{what}")
+            }
+        };
+        bench.handle(Input::Reported { effect, report });
+    }
+    assert_eq!((bench.drained, bench.processor.bytes_in_flight()), (true, 0));
+}
+
+#[test]
 fn draining_gives_back_what_has_not_begun_to_save_and_finishes_the_rest() {
     let mut bench = Bench::saving(settings());
     bench.deliver(8, "s", 2).deliver(9, "other", 0).handle(Input::Drain);

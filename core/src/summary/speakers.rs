@@ -40,6 +40,11 @@ impl Speakers {
         }
     }
 
+    /// How many bytes their labels have.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// How many segments were added whose speaker is not listed.
     pub(super) fn unlisted_segments(&self) -> u64 {
         self.unlisted_segments

@@ -69,6 +69,13 @@ impl Summarizer {
         self.segments
     }
 
+    /// How many bytes of text it holds.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        let open = self.open_turn.as_ref().map_or(0, OpenTurn::bytes);
+        open + self.longest_turns.bytes() + self.questions.bytes + self.speakers.bytes()
+    }
+
     /// The summary of the segments taken.
     #[must_use]
     pub fn finish(mut self, session: &Session, published_segments: u64, updated_at: WallTime) -> Summary {

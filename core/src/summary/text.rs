@@ -58,6 +58,11 @@ impl Bounded {
         self.text.is_empty()
     }
 
+    /// How many bytes fitted.
+    pub(super) fn len(&self) -> usize {
+        self.text.len()
+    }
+
     /// Whether something did not fit.
     pub(super) fn is_cut(&self) -> bool {
         self.is_cut

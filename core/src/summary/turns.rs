@@ -33,6 +33,11 @@ impl OpenTurn {
         }
     }
 
+    /// How many bytes of text it holds.
+    pub(super) fn bytes(&self) -> usize {
+        self.text.len()
+    }
+
     /// Where the turn's speaker is listed.
     pub(super) fn seat(&self) -> Seat {
         self.seat
@@ -79,6 +84,11 @@ impl LongestTurns {
             self.0.truncate(LONGEST_TURNS - 1);
             self.0.insert(place, turn);
         }
+    }
+
+    /// How many bytes of text they hold.
+    pub(super) fn bytes(&self) -> usize {
+        self.0.iter().map(OpenTurn::bytes).sum()
     }
 
     /// How many of the listed turns do not have their whole text.

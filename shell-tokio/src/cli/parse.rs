@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytesize::ByteSize;
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
 /// A duration from `min` to `max`, both of which are written as a user would write them.
@@ -15,6 +16,15 @@ pub(super) fn duration(
         Ok(value) if range.contains(&value) => Ok(value),
         Ok(_) => Err(format!("must be from {min} to {max}")),
         Err(e) => Err(format!("must be a duration such as 500ms, 6s or 24h, from {min} to {max}: {e}")),
+    }
+}
+
+/// A number of bytes, 1MiB to 1TiB.
+pub(super) fn size(text: &str) -> Result<ByteSize, String> {
+    match text.parse::<ByteSize>() {
+        Ok(size) if (ByteSize::mib(1)..=ByteSize::tib(1)).contains(&size) => Ok(size),
+        Ok(_) => Err("must be from 1MiB to 1TiB".to_owned()),
+        Err(e) => Err(format!("must be a size such as 64MiB, from 1MiB to 1TiB: {e}")),
     }
 }
 

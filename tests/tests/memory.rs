@@ -1,0 +1,40 @@
+//! Many large calls at once.
+
+use std::{fs, time::Duration};
+
+use transcript_tests::{calls::Call, wait::wait_until, world::World};
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+/// Long beside everything awaited here, also on a busy machine.
+const LONG: Duration = Duration::from_secs(180);
+
+/// 80 calls of 3.6 MB: 300 MB of text, of which only a part may be in memory at a time.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_large_calls_at_once_fit_into_256_mib() -> Outcome {
+    let world = World::start().await?;
+    world.processor("setup").run(LONG).await?;
+    for number in 0..80 {
+        let mut call = Call::of("conversation", &format!("large {number}"), 900)?;
+        for segment in &mut call.segments {
+            segment.text = "so much was said, and was it true? ".repeat(115);
+        }
+        world.insert_segments(&call.segments).await?;
+        world.publish_session_end(&call.session, 900).await?;
+    }
+    let processor = world.processor("run").arguments(["--quiet-period=0s", "--ack-wait=6s"]).start().await?;
+    wait_until("all are announced and acknowledged", LONG, || async {
+        let consumer = world.consumer().await.map_err(|error| error.to_string())?;
+        let announced = world.notifications().await.map_err(|error| error.to_string())?.len();
+        let state = (announced, consumer.num_pending, consumer.num_ack_pending);
+        if state == (80, 0, 0) { Ok(()) } else { Err(format!("{state:?}")) }
+    })
+    .await?;
+    assert_eq!(world.consumer().await?.delivered.consumer_sequence, 80, "each was delivered once");
+    let status = fs::read_to_string(format!("/proc/{}/status", processor.pid()))?;
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("no peak")?;
+    let kib: u64 = peak.trim().trim_end_matches(" kB").parse()?;
+    assert!(kib < 256 * 1024, "{kib} KiB at the peak");
+    processor.terminate().await?;
+    Ok(())
+}
