@@ -17,7 +17,7 @@
 //! | over | delivered | queued | everything else |
 //! | over | exhausted | burying | |
 //! | over | outgrown | queued | |
-//! | queued | turn | quiet | no earlier job has the same key |
+//! | queued | turn | quiet | no earlier job of the same key is at work |
 //! | queued | drain | acknowledging | nak |
 //! | queued | drain | republishing | it is not the first delivery |
 //! | quiet | quiet over | counting | |

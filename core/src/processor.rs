@@ -24,7 +24,7 @@ pub struct Processor {
     settings: Settings,
     now: Time,
     jobs: BTreeMap<JobId, Job>,
-    /// The jobs of each key, in the order of their delivery: the first one runs.
+    /// The jobs of each key, in the order of their delivery: the first one runs that has not done its work.
     turns: BTreeSet<(Key, JobId)>,
     /// The next deadline of each job.
     due: BTreeSet<(Time, JobId)>,
@@ -374,10 +374,14 @@ impl Processor {
             self.counters.acknowledged += u64::from(acknowledged);
             self.counters.unconfirmed += u64::from(from == State::Acknowledging && !acknowledged);
         }
+        let done = if from != to && to == State::Acknowledging { job.key().cloned() } else { None };
         if next != Next::Stay && on != "again" {
             self.took(from, on, to);
         }
         self.go_on(id, next);
+        if let Some(key) = done {
+            self.pass_turn(&key);
+        }
     }
 
     fn go_on(&mut self, id: JobId, next: Next) {
@@ -436,9 +440,18 @@ impl Processor {
         }
         if let Some(key) = job.key() {
             self.turns.remove(&(key.clone(), id));
-            if let Some(next) = self.first_in_turn(key) {
-                self.advance(next, Event::Turn);
-            }
+            self.pass_turn(key);
+        }
+    }
+
+    /// The next job of the key goes on, unless it does already. It does not wait for an acknowledgement to be confirmed: a
+    /// server that forgot the delivery in a crash answers none, and delivers it again only where there is room.
+    fn pass_turn(&mut self, key: &Key) {
+        // A draining processor begins nothing.
+        if self.grace_ends.is_none()
+            && let Some(next) = self.first_in_turn(key)
+        {
+            self.advance(next, Event::Turn);
         }
     }
 
@@ -458,7 +471,8 @@ impl Processor {
     }
 
     fn first_in_turn(&self, key: &Key) -> Option<JobId> {
-        self.turns_of(key).next()
+        let works = |id: &JobId| self.jobs.get(id).is_some_and(|job| job.state() != State::Acknowledging);
+        self.turns_of(key).find(works)
     }
 
     /// The jobs of a key, in the order of their delivery.

@@ -546,8 +546,9 @@ fn reports_of_another_kind_and_of_unknown_effects_are_counted_and_ignored() {
 fn two_jobs_of_one_key_run_one_after_the_other() {
     let mut bench = Bench::marking(settings());
     bench.deliver(8, "s", 2).deliver(9, "other", 2);
+    assert_eq!(bench.state(), [State::Queued, State::Quiet, State::Marking]);
     bench.report(MARK, Report::Marked);
-    assert_eq!(bench.state(), [State::Queued, State::Quiet, State::Acknowledging]);
+    assert_eq!(bench.state(), [State::Quiet, State::Acknowledging], "nobody waits for a confirmation");
     bench.report("ack", Report::Acknowledged);
     assert_eq!(bench.state(), [State::Quiet]);
     assert_eq!(bench.processor.in_flight(), 2);
