@@ -66,7 +66,7 @@ pub(crate) struct World {
     faults: Faults,
     delays: RefCell<Rng>,
     /// Everything that is no process of ours.
-    surroundings: LocalExecutor<'static>,
+    surroundings: RefCell<LocalExecutor<'static>>,
     processes: Vec<RefCell<Process>>,
     somebody_is_doomed: Cell<bool>,
     /// Faults that are effective and not yet mended.
@@ -176,7 +176,7 @@ impl World {
             ack_wait: Cell::new(millis(plan.options.ack_wait_ms)),
             faults: Faults::new(&plan),
             delays: RefCell::new(Rng::split(plan.seed, 1)),
-            surroundings: LocalExecutor::new(),
+            surroundings: RefCell::default(),
             processes: (0..plan.processors).map(|_| RefCell::default()).collect(),
             somebody_is_doomed: Cell::new(false),
             under_way: Cell::new(0),
@@ -261,7 +261,7 @@ impl World {
         let mut steps = 0_u64;
         loop {
             let before = steps;
-            while self.surroundings.try_tick() {
+            while self.surroundings.borrow().try_tick() {
                 steps += 1;
                 self.bury();
                 if steps.is_multiple_of(STEPS_AT_ONE_TIME) {
@@ -350,8 +350,10 @@ impl World {
         outcome
     }
 
-    /// The tasks hold the world: they go first.
+    /// The tasks hold the world, and the world their executors: without this no world would ever be freed.
     fn take_down(&self) {
+        let surroundings = self.surroundings.take();
+        drop(surroundings);
         for process in &self.processes {
             let Process { executor, handles, .. } = std::mem::take(&mut *process.borrow_mut());
             drop(executor);
@@ -362,7 +364,7 @@ impl World {
     }
 
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
-        self.surroundings.spawn(task).detach();
+        self.surroundings.borrow().spawn(task).detach();
     }
 
     /// Runs a task in a processor's process, while that lives.
