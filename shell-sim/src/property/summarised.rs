@@ -62,6 +62,8 @@ impl Property for CompleteIsTrueOnlyWhenItIs {
 /// A saved summary is what the pages that its job loaded give.
 #[derive(Default)]
 pub(super) struct SummaryIsWhatItsSegmentsGive {
+    /// A fold over nothing; to copy it is cheaper than to look for the dictionaries again.
+    empty: Option<Summarizer>,
     loaded: BTreeMap<(usize, JobId), Summarizer>,
     /// What there was of a job before its last page.
     before: Option<((usize, JobId), Summarizer)>,
@@ -82,7 +84,8 @@ impl Property for SummaryIsWhatItsSegmentsGive {
         if let Seen::Reported { processor, id, report: Report::Loaded(page) } = seen {
             let limits = ledger.plan.options.core().limits;
             let job = (*processor, id.job);
-            let summarizer = self.loaded.entry(job).or_insert_with(|| Summarizer::new(limits));
+            let empty = self.empty.get_or_insert_with(|| Summarizer::new(limits));
+            let summarizer = self.loaded.entry(job).or_insert_with(|| empty.clone());
             self.before = Some((job, summarizer.clone()));
             for segment in &page.segments {
                 summarizer.push(segment);

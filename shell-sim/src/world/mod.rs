@@ -257,43 +257,56 @@ impl World {
         }
     }
 
+    /// Runs the surroundings and then each process in turn, until none of them has anything to run.
     fn run_what_can(&self) {
-        let mut steps = 0_u64;
-        loop {
-            let before = steps;
-            while self.surroundings.borrow().try_tick() {
-                steps += 1;
-                self.bury();
-                if steps.is_multiple_of(STEPS_AT_ONE_TIME) {
-                    self.fail("DeadlinesMove", "the world does not come to rest".to_owned());
-                    return;
-                }
+        let executors = self.processes.len() + 1;
+        let (mut steps, mut idle) = (0, 0);
+        for turn in (0..executors).cycle() {
+            let ran = match turn.checked_sub(1).and_then(|processor| self.processes.get(processor)) {
+                Some(process) => self.run_process(process),
+                None => self.run_surroundings(),
+            };
+            steps += ran;
+            idle = if ran == 0 { idle + 1 } else { 1 };
+            if idle >= executors {
+                break;
             }
-            for process in &self.processes {
-                steps += self.run_process(process);
-            }
-            if steps == before {
-                self.steps.set(self.steps.get() + steps);
-                return;
+            if ran >= STEPS_AT_ONE_TIME {
+                self.fail("DeadlinesMove", "the world does not come to rest".to_owned());
+                break;
             }
         }
+        self.steps.set(self.steps.get() + steps);
+    }
+
+    fn run_surroundings(&self) -> u64 {
+        let mut steps = 0;
+        let surroundings = self.surroundings.borrow();
+        while steps < STEPS_AT_ONE_TIME && surroundings.try_tick() {
+            steps += 1;
+            self.bury();
+        }
+        steps
     }
 
     /// Runs what can run in a process, until it can no more, is frozen or killed.
     fn run_process(&self, process: &RefCell<Process>) -> u64 {
         let mut steps = 0;
-        loop {
-            let executor = {
-                let process = process.borrow();
-                process.executor.clone().filter(|_| process.frozen == 0)
-            };
-            let Some(executor) = executor else { return steps };
-            if steps >= STEPS_AT_ONE_TIME || !executor.try_tick() {
-                return steps;
-            }
+        let executor = {
+            let process = process.borrow();
+            process.executor.clone().filter(|_| process.frozen == 0)
+        };
+        let Some(executor) = executor else { return steps };
+        while steps < STEPS_AT_ONE_TIME && executor.try_tick() {
             steps += 1;
             self.bury();
+            let process = process.borrow();
+            let goes_on = process.frozen == 0 && process.executor.as_ref().is_some_and(|it| Rc::ptr_eq(it, &executor));
+            if !goes_on {
+                break;
+            }
         }
+        steps
     }
 
     /// Drops the processes that were killed.
