@@ -242,7 +242,9 @@ fn sever(world: &Rc<World>, processor: usize, server: Server, span: Duration, se
     match server {
         Server::Broker => {
             let Some(connection) = handles.nats.connection() else { return };
-            disturb(world, Some(processor), span.max(server_notices).max(CLIENT_NOTICES) + AFTERMATH);
+            // What the server still sends to the dead connection is lost, for as long as requests wait there.
+            let to_nobody = server_notices.min(handles.pull_expires);
+            disturb(world, Some(processor), span.max(to_nobody).max(CLIENT_NOTICES) + AFTERMATH);
             connection.up.cut();
             connection.down.cut();
             block(world, &world.nats.unreachable, processor, span, |world| &world.nats.unreachable);

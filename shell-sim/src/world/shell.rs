@@ -22,7 +22,7 @@ use super::{
     faults::Point,
     mongo::MongoClient,
     nats::{Frame, NatsClient},
-    puller::Puller,
+    puller::{self, Puller},
 };
 use crate::{
     broker::{AckBody, Headers, Message},
@@ -43,6 +43,8 @@ pub(super) struct Handles {
     pub(super) nats: Rc<NatsClient>,
     pub(super) mongo: Rc<MongoClient>,
     pub(super) core: Rc<RefCell<Processor>>,
+    /// How long the broker keeps a pull request of this process.
+    pub(super) pull_expires: Duration,
 }
 
 /// What the parts of a process share.
@@ -53,6 +55,8 @@ pub(super) struct Shared {
     pub(super) inputs: Rc<Queue<Input>>,
     pub(super) nats: Rc<NatsClient>,
     mongo: Rc<MongoClient>,
+    /// The ack wait that the process learnt at its start.
+    pub(super) ack_wait: Duration,
     answer_timeout: Duration,
     /// How many deliveries the core has taken and wants, all together since the start.
     pub(super) allowance: Cell<u64>,
@@ -82,6 +86,7 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
         inputs: Rc::clone(&inputs),
         nats: Rc::clone(&nats),
         mongo: Rc::clone(&mongo),
+        ack_wait: world.ack_wait.get(),
         answer_timeout: millis(options.answer_timeout_ms),
         allowance: Cell::new(0),
         allowed: Bell::default(),
@@ -89,6 +94,7 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
     });
     let core = Rc::new(RefCell::new(new_core(world)));
     let kept = Rc::clone(&core);
+    let pull_expires = puller::expires(shared.ack_wait);
     mongo.connect();
     world.spawn_on(processor, Rc::clone(&nats).keep_connected());
     world.spawn_on(processor, Puller::new(&shared).run());
@@ -97,7 +103,7 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
     #[cfg(not(feature = "planted-bugs"))]
     let driver = Driver { shared, core };
     world.spawn_on(processor, driver.run());
-    Handles { inputs, nats, mongo, core: kept }
+    Handles { inputs, nats, mongo, core: kept, pull_expires }
 }
 
 fn new_core(world: &World) -> Processor {
