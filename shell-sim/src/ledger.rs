@@ -7,7 +7,7 @@ use transcript_core::{Time, ids::Key};
 use crate::{
     broker::AckBody,
     plan::{EndPayload, Plan},
-    seen::{Fate, Seen},
+    seen::Seen,
 };
 
 /// Everything that was seen, put in order.
@@ -46,7 +46,6 @@ pub(crate) struct EndRecord {
 pub(crate) struct Attempt {
     pub(crate) processor: usize,
     pub(crate) at: Time,
-    pub(crate) fate: Fate,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -82,9 +81,9 @@ impl Ledger {
                 }
             }
             Seen::EndStored { call, end, sequence } => self.end_stored(now, *call, *end, *sequence),
-            Seen::Sent { processor, sequence, fate, .. } => {
+            Seen::Sent { processor, sequence, .. } => {
                 if let Some(end) = self.ends.get_mut(sequence) {
-                    end.attempts.push(Attempt { processor: *processor, at: now, fate: *fate });
+                    end.attempts.push(Attempt { processor: *processor, at: now });
                 }
             }
             Seen::Saved { key, after, .. } => {
@@ -148,11 +147,10 @@ impl Ledger {
     pub(crate) fn explains(&self, attempts: &[Attempt], place: usize, until: Time) -> bool {
         let Some(attempt) = attempts.get(place) else { return true };
         let holders = attempts.iter().take(place + 1);
-        attempt.fate == Fate::Lost
-            || self.disturbances.iter().any(|disturbance| {
-                let holder = disturbance.processor.is_none_or(|it| holders.clone().any(|held| held.processor == it));
-                holder && disturbance.from <= until && disturbance.until >= attempt.at
-            })
+        self.disturbances.iter().any(|disturbance| {
+            let holder = disturbance.processor.is_none_or(|it| holders.clone().any(|held| held.processor == it));
+            holder && disturbance.from <= until && disturbance.until >= attempt.at
+        })
     }
 
     /// The ends of one call.

@@ -455,6 +455,12 @@ impl World {
         Duration::from_micros(options.delay_us + jitter)
     }
 
+    /// The longest that a message takes while nothing is wrong with its connection.
+    pub(crate) fn longest_delay(&self) -> Duration {
+        let options = &self.plan.options;
+        Duration::from_micros(options.delay_us + options.jitter_us)
+    }
+
     /// The servers' calendar.
     pub(crate) fn calendar(&self) -> WallTime {
         WallTime::from_millis(EPOCH_MS).after(self.clock.now().since(Time::ZERO))

@@ -113,7 +113,8 @@ fn kill(world: &Rc<World>, processor: usize, outage: Duration) {
             world.broken();
         }
     }
-    disturb(world, Some(processor), outage);
+    // Until the server hears of its end, it sends to nobody.
+    disturb(world, Some(processor), outage.max(world.longest_delay()));
     world.end(processor, Ending::Killed);
 }
 
@@ -135,15 +136,18 @@ fn roll_out(world: &Rc<World>, processor: usize, outage: Duration) {
 
 fn freeze(world: &Rc<World>, processor: usize, span: Duration) {
     let Some(process) = world.processes.get(processor) else { return };
-    let (starts, connection) = {
+    let (starts, handles) = {
         let mut process = process.borrow_mut();
         if process.executor.is_none() || process.doomed {
             return;
         }
         process.frozen += 1;
-        (process.starts, process.handles.as_ref().and_then(|handles| handles.nats.connection()))
+        (process.starts, process.handles.clone())
     };
-    disturb(world, Some(processor), span);
+    let connection = handles.as_ref().and_then(|handles| handles.nats.connection());
+    // What is sent to it while its requests last waits in its socket, and what it held before comes to nothing as well.
+    let sent_to = handles.map_or(span, |handles| span.min(handles.pull_expires + AFTERMATH));
+    disturb(world, Some(processor), sent_to);
     later(world, span, move |world| {
         let Some(process) = world.processes.get(processor) else { return };
         let mut process = process.borrow_mut();
@@ -154,10 +158,9 @@ fn freeze(world: &Rc<World>, processor: usize, span: Duration) {
             drop(process);
             if goes_on {
                 world.saw(&Seen::Thawed { processor });
-            }
-            if goes_on && drains {
-                // The signal waited for the thaw.
-                disturb(world, Some(processor), GRACE);
+                // It says what it would have said long ago, to messages that others have by now; and where it was told to
+                // stop, the signal waited for the thaw.
+                disturb(world, Some(processor), if drains { GRACE } else { AFTERMATH });
             }
         }
     });
