@@ -1,6 +1,6 @@
 //! What summaries say.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use transcript_core::{
     Effect, Report, Stored, Time,
@@ -9,7 +9,7 @@ use transcript_core::{
 };
 
 use super::Property;
-use crate::{ledger::Ledger, plan::millis, seen::Seen};
+use crate::{ledger::Ledger, seen::Seen};
 
 /// No save leaves fewer segments than were stored, or takes a mark away; and nothing that was answered is lost.
 #[derive(Default)]
@@ -108,11 +108,11 @@ impl Property for SummaryIsWhatItsSegmentsGive {
     }
 }
 
-/// A summary has every segment that was stored in the quiet period after the end.
+/// A summary has every segment that was stored in the quiet period after the end, and that no kill has lost since.
 pub(super) struct WhatCameInTheQuietPeriodIsCounted;
 
 /// The two calendars that a job compares are read in whole milliseconds.
-const CALENDAR_MS: u64 = 2;
+const CALENDAR: Duration = Duration::from_millis(2);
 
 impl Property for WhatCameInTheQuietPeriodIsCounted {
     fn name(&self) -> &'static str {
@@ -128,7 +128,7 @@ impl Property for WhatCameInTheQuietPeriodIsCounted {
         let session = &after.summary.session.session_id;
         let ended = ledger.ends_of(key).map(|end| end.stored_at).min();
         let Some(ended) = ended else { return Ok(()) };
-        let quiet = millis(options.quiet_period_ms.saturating_sub(CALENDAR_MS));
+        let quiet = ledger.promises.quiet_period.saturating_sub(CALENDAR);
         let stored = ledger.segments_by(session, ended.after(quiet));
         let has = after.summary.segments;
         if has < stored {

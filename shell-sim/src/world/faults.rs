@@ -21,6 +21,7 @@ pub(super) struct Twist {
     pub(super) lose_report: bool,
     pub(super) fate: Option<store::Fate>,
     pub(super) slow_ms: u64,
+    pub(super) again_after_ms: Option<u64>,
 }
 
 /// How often each point was passed.

@@ -39,7 +39,7 @@ use self::{
 use crate::{
     broker::{ApiCall, Broker, ClientId, ConsumerAction, ConsumerConfig, Inbox, Input, Request, StreamConfig, Tuning},
     bug::Bug,
-    plan::{Plan, Trigger, at_ms, millis},
+    plan::{Options, Plan, Trigger, at_ms, millis},
     property::TheEnd,
     rng::Rng,
     runtime::Clock,
@@ -61,10 +61,11 @@ pub(crate) struct World {
     nats: Nats,
     mongo: Mongo,
     pub(crate) watch: RefCell<Watch>,
-    /// The consumer's ack wait as it is now.
-    pub(crate) ack_wait: Cell<Duration>,
+    /// How everything is set now: the servers have it at once, processors learn it when they start.
+    pub(crate) settings: RefCell<Options>,
     faults: Faults,
     delays: RefCell<Rng>,
+    lags: RefCell<Rng>,
     /// Everything that is no process of ours.
     surroundings: RefCell<LocalExecutor<'static>>,
     processes: Vec<RefCell<Process>>,
@@ -173,9 +174,10 @@ impl World {
             nats: Nats::new(broker, plan.processors),
             mongo: Mongo::new(plan.processors),
             watch: RefCell::new(Watch::new(Rc::clone(&plan), recording)),
-            ack_wait: Cell::new(millis(plan.options.ack_wait_ms)),
+            settings: RefCell::new(plan.options.clone()),
             faults: Faults::new(&plan),
             delays: RefCell::new(Rng::split(plan.seed, 1)),
+            lags: RefCell::new(Rng::split(plan.seed, 2)),
             surroundings: RefCell::default(),
             processes: (0..plan.processors).map(|_| RefCell::default()).collect(),
             somebody_is_doomed: Cell::new(false),
@@ -191,10 +193,7 @@ impl World {
 
     fn set_up(self: &Rc<Self>) {
         let window = if self.has_bug(Bug::WindowOfTwoMinutes) { TWO_MINUTES_MS } else { self.plan.options.window_ms };
-        self.call(ApiCall::CreateStream(StreamConfig {
-            duplicate_window: millis(window),
-            ..StreamConfig::new(TRANSCRIPTION_STREAM, &TRANSCRIPTION_SUBJECTS)
-        }));
+        self.call(ApiCall::CreateStream(stream(window)));
         self.configure_consumer();
         self.spawn(nats::timers(Rc::clone(self)));
         for call in 0..self.plan.calls.len() {
@@ -219,15 +218,22 @@ impl World {
 
     /// Gives the consumer what the operator wants it to be.
     fn configure_consumer(&self) {
+        let settings = self.settings.borrow();
         let config = ConsumerConfig {
             filters: vec![SESSION_ENDED_SUBJECT.into()],
-            ack_wait: self.ack_wait.get(),
-            max_deliver: Some(self.plan.options.max_deliver),
-            max_ack_pending: None,
+            ack_wait: millis(settings.ack_wait_ms),
+            max_deliver: Some(settings.max_deliver),
+            max_ack_pending: settings.max_ack_pending,
             ..ConsumerConfig::durable(CONSUMER)
         };
+        drop(settings);
         let action = ConsumerAction::CreateOrUpdate;
         self.call(ApiCall::CreateConsumer { stream: TRANSCRIPTION_STREAM.into(), config, action });
+    }
+
+    /// Gives the stream another duplicate window.
+    fn lengthen_window(&self, window_ms: u64) {
+        self.call(ApiCall::UpdateStream(stream(window_ms)));
     }
 
     /// A call of the operator's tools, whose answer nobody waits for.
@@ -397,7 +403,7 @@ impl World {
             process.frozen = 0;
             process.doomed = false;
         }
-        self.saw(&Seen::Started { processor, heartbeat: self.ack_wait.get() / 3 });
+        self.saw(&Seen::Started { processor, heartbeat: millis(self.settings.borrow().ack_wait_ms) / 3 });
         let handles = shell::start(self, processor);
         process.borrow_mut().handles = Some(handles);
     }
@@ -443,6 +449,14 @@ impl World {
 
     pub(crate) fn fail(&self, property: &str, what: String) {
         self.watch.borrow_mut().fail(self.clock.now(), property, what);
+    }
+
+    /// How late the broker's timers are that are set next.
+    fn draw_lags(&self) -> Option<Tuning> {
+        let most = self.plan.options.timer_lag_ms.checked_mul(1_000).filter(|most| *most > 0)?;
+        let mut lags = self.lags.borrow_mut();
+        let mut lag = || Duration::from_micros(lags.between(0, most));
+        Some(Tuning { purge_lag: lag(), check_lag: lag(), age_lag: Duration::ZERO })
     }
 
     /// How long the next message takes.
@@ -494,5 +508,12 @@ impl World {
     fn mended(&self) {
         self.under_way.set(self.under_way.get().saturating_sub(1));
         self.last_mended.set(self.clock.now());
+    }
+}
+
+fn stream(window_ms: u64) -> StreamConfig {
+    StreamConfig {
+        duplicate_window: millis(window_ms),
+        ..StreamConfig::new(TRANSCRIPTION_STREAM, &TRANSCRIPTION_SUBJECTS)
     }
 }

@@ -22,7 +22,7 @@ use super::{
     faults::Point,
     mongo::MongoClient,
     nats::{Frame, NatsClient},
-    puller::{self, Puller},
+    puller::Puller,
 };
 use crate::{
     broker::{AckBody, Headers, Message},
@@ -43,8 +43,8 @@ pub(super) struct Handles {
     pub(super) nats: Rc<NatsClient>,
     pub(super) mongo: Rc<MongoClient>,
     pub(super) core: Rc<RefCell<Processor>>,
-    /// How long the broker keeps a pull request of this process.
-    pub(super) pull_expires: Duration,
+    /// The ack wait that the process learnt at its start.
+    pub(super) ack_wait: Duration,
 }
 
 /// What the parts of a process share.
@@ -77,7 +77,7 @@ struct Driver {
 /// Starts a process on a processor's executor.
 pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
     let options = &world.plan.options;
-    let inputs = Rc::new(Queue::default());
+    let (inputs, ack_wait) = (Rc::new(Queue::default()), millis(world.settings.borrow().ack_wait_ms));
     let (nats, mongo) = (NatsClient::new(world, processor), MongoClient::new(world, processor));
     let shared = Rc::new(Shared {
         world: Rc::clone(world),
@@ -86,7 +86,7 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
         inputs: Rc::clone(&inputs),
         nats: Rc::clone(&nats),
         mongo: Rc::clone(&mongo),
-        ack_wait: world.ack_wait.get(),
+        ack_wait,
         answer_timeout: millis(options.answer_timeout_ms),
         allowance: Cell::new(0),
         allowed: Bell::default(),
@@ -94,7 +94,6 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
     });
     let core = Rc::new(RefCell::new(new_core(world)));
     let kept = Rc::clone(&core);
-    let pull_expires = puller::expires(shared.ack_wait);
     mongo.connect();
     world.spawn_on(processor, Rc::clone(&nats).keep_connected());
     world.spawn_on(processor, Puller::new(&shared).run());
@@ -103,12 +102,11 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
     #[cfg(not(feature = "planted-bugs"))]
     let driver = Driver { shared, core };
     world.spawn_on(processor, driver.run());
-    Handles { inputs, nats, mongo, core: kept, pull_expires }
+    Handles { inputs, nats, mongo, core: kept, ack_wait }
 }
 
 fn new_core(world: &World) -> Processor {
-    let mut settings = world.plan.options.core();
-    settings.ack_wait = world.ack_wait.get();
+    let settings = world.settings.borrow().core();
     #[cfg(feature = "planted-bugs")]
     if let Some(bug) = world.plan.bug.and_then(Bug::core) {
         return Processor::with_bug(settings, bug).expect("the plan's settings can work");
