@@ -517,3 +517,30 @@ fn stream(window_ms: u64) -> StreamConfig {
         ..StreamConfig::new(TRANSCRIPTION_STREAM, &TRANSCRIPTION_SUBJECTS)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Action, Call, Fault, Options};
+
+    #[test]
+    fn a_world_that_is_over_is_freed() {
+        let what = Action::Kill { processor: 0, outage_ms: 130_000 };
+        let plan = Plan {
+            seed: 0,
+            processors: 2,
+            options: Options::quick(),
+            calls: vec![Call::short("c", "s", 1_000)],
+            faults: vec![Fault { when: Trigger::AtMs(1_500), what }],
+            heals_at_ms: Some(600_000),
+            bug: None,
+        };
+        let world = World::new(&plan, Recording::Off);
+        world.set_up();
+        world.go_on();
+        assert_eq!(world.finish().violation, None);
+        let gone = Rc::downgrade(&world);
+        drop(world);
+        assert!(gone.upgrade().is_none(), "{} hold it", gone.strong_count());
+    }
+}
