@@ -2,8 +2,8 @@
 
 use crate::{
     plan::{
-        Action, Call, Direction, End, EndPayload, Fault, Kind, Moment, Options, Plan, SegmentSaved, SegmentWrites, Server,
-        StoreFault, Trigger,
+        Action, Call, Direction, End, EndPayload, Fault, Kind, Moment, Options, Plan, SegmentSaved, SegmentWrites,
+        Server, StoreFault, Trigger,
     },
     rng::Rng,
 };

@@ -11,7 +11,7 @@ use transcript_sim::{
 /// The digests of some seeds' traces. They change whenever the product, the models or the drawing of plans do, and never
 /// with the build or the machine.
 const DIGESTS: [(u64, &str); 4] =
-    [(1, "b3aa71a12f506161"), (7, "bfa620ceeeb187aa"), (42, "9dc1fa57def2fc18"), (1_000, "3fef377be2b93cbe")];
+    [(1, "9875138c937e9210"), (7, "4569f23d2a6c141f"), (42, "bbd7a05bf6adc085"), (1_000, "cc5bc9af4586e48f")];
 
 fn trace(plan: &Plan) -> (String, String) {
     let outcome = plan.run(Recording::On);
@@ -102,7 +102,7 @@ fn small_worlds_keep_every_promise() {
         if let Some(failure) = found.failure {
             panic!("{}: {:?}\n{}", family.name, failure.violation, failure.plan);
         }
-        assert!(found.worlds >= 50, "{}: {}", family.name, found.worlds);
+        assert!(found.worlds >= 25, "{}: {}", family.name, found.worlds);
     }
 }
 
