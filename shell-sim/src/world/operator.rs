@@ -9,7 +9,6 @@ use super::{
     faults::Twist,
     mongo, nats,
     nats::{CLIENT_NOTICES, Known},
-    puller,
 };
 use crate::{
     broker::{self, AckBody, ClientId, Request},
@@ -198,7 +197,7 @@ fn freeze(world: &Rc<World>, processor: usize, span: Duration) {
     };
     let connection = handles.as_ref().and_then(|handles| handles.nats.connection());
     // What is sent to it while its requests last waits in its socket, and what it held before comes to nothing as well.
-    let sent_to = handles.map_or(span, |handles| span.min(puller::expires(handles.ack_wait) + AFTERMATH));
+    let sent_to = handles.map_or(span, |handles| span.min(handles.ack_wait + AFTERMATH));
     disturb(world, Some(processor), sent_to);
     later(world, span, move |world| {
         let Some(process) = world.processes.get(processor) else { return };
@@ -301,7 +300,7 @@ fn sever(world: &Rc<World>, processor: usize, server: Server, span: Duration, se
         Server::Broker => {
             let Some(connection) = handles.nats.connection() else { return };
             // What the server still sends to the dead connection is lost, for as long as requests wait there.
-            let to_nobody = server_notices.min(puller::expires(handles.ack_wait));
+            let to_nobody = server_notices.min(handles.ack_wait);
             disturb(world, Some(processor), span.max(to_nobody).max(CLIENT_NOTICES) + AFTERMATH);
             connection.up.cut();
             connection.down.cut();

@@ -47,7 +47,7 @@ enum Over {
 }
 
 /// How long the broker keeps a request of a processor that knows of this ack wait.
-pub(super) fn expires(ack_wait: Duration) -> Duration {
+fn expires(ack_wait: Duration) -> Duration {
     ack_wait.clamp(EXPIRES.0, EXPIRES.1)
 }
 
