@@ -4,7 +4,8 @@ mod cli;
 
 use std::process::ExitCode;
 
-/// A world is some thousand small allocations and no waiting: this allocator gives a fifth more worlds a second.
+/// A world is some thousand small allocations and no waiting: this allocator runs one with a tenth fewer instructions
+/// than the C library's.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

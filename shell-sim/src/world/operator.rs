@@ -60,6 +60,7 @@ pub(super) fn act(world: &Rc<World>, number: usize, twist: &mut Twist) {
         }
         Action::LoseAnswer => {
             disturb(world, None, AFTERMATH);
+            trouble_store(world, millis(plan.options.answer_timeout_ms));
             twist.lose_answer = true;
         }
         Action::FailBefore(fault) => twist.fate = Some(Fate::FailsBefore(error(*fault))),
@@ -69,7 +70,11 @@ pub(super) fn act(world: &Rc<World>, number: usize, twist: &mut Twist) {
             trouble_store(world, millis(*span_ms));
             twist.slow_ms = *span_ms;
         }
-        Action::LoseReport => twist.lose_report = true,
+        Action::LoseReport => {
+            // The core waits for it, and that costs patience as well.
+            trouble_store(world, plan.options.core().answer_timeout);
+            twist.lose_report = true;
+        }
         Action::Duplicate { after_ms } => twist.again_after_ms = Some(*after_ms),
         Action::SetAckWait { .. }
         | Action::SetMaxDeliver { .. }
