@@ -2,8 +2,8 @@
 
 use crate::{
     plan::{
-        Action, Call, Direction, End, EndPayload, Fault, Kind, Moment, Options, Plan, SegmentSaved, Server, StoreFault,
-        Trigger,
+        Action, Call, Direction, End, EndPayload, Fault, Kind, Moment, Options, Plan, SegmentSaved, SegmentWrites,
+        Server, StoreFault, Trigger,
     },
     rng::Rng,
 };
@@ -63,12 +63,13 @@ fn options(rng: &mut Rng, processors: u64) -> Options {
         quiet_period_ms: rng.pick(&[2_000, 2_000, 500]),
         settle_rounds: rng.pick(&[5, 5, 2]),
         ack_wait_ms: rng.pick(&[6_000, 6_000, 3_000]),
-        max_deliver: 5,
+        max_deliver: rng.pick(&[5, 5, 3]),
+        max_ack_pending: None,
         max_in_flight: rng.pick(&[1, 2, 8, 64]),
         page_size: rng.pick(&[1, 2, 3, 1_000]),
         patience_ms: rng.pick(&[600_000, 600_000, 60_000]),
         answer_timeout_ms: rng.pick(&[7_500, 7_500, 2_000]),
-        window_ms: 86_400_000,
+        window_ms: rng.pick(&[86_400_000, 86_400_000, 600_000]),
         delay_us: rng.pick(&[150, 2_000, 20_000]),
         jitter_us: rng.pick(&[0, 1_000, 50_000, 200_000]),
         skews_ms: if skewed {
@@ -76,6 +77,8 @@ fn options(rng: &mut Rng, processors: u64) -> Options {
         } else {
             vec![]
         },
+        timer_lag_ms: rng.pick(&[0, 0, 100, 1_000]),
+        segment_writes: rng.pick(&[SegmentWrites::Journaled, SegmentWrites::Unjournaled]),
     }
 }
 
@@ -136,11 +139,12 @@ enum Drawn {
     FailStore,
     Slow,
     LoseReport,
-    SetAckWait,
+    ChangeSettings,
+    Duplicate,
 }
 
 impl Drawn {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::Kill,
         Self::Freeze,
         Self::Rollout,
@@ -154,7 +158,8 @@ impl Drawn {
         Self::FailStore,
         Self::Slow,
         Self::LoseReport,
-        Self::SetAckWait,
+        Self::ChangeSettings,
+        Self::Duplicate,
     ];
 
     fn any(rng: &mut Rng) -> Self {
@@ -218,8 +223,23 @@ impl Drawn {
             }
             Self::Slow => Action::Slow { span_ms: rng.pick(&[100, 1_000, 5_000, 40_000]) },
             Self::LoseReport => Action::LoseReport,
-            Self::SetAckWait => Action::SetAckWait { ack_wait_ms: rng.pick(&[4_000, 9_000, 30_000]) },
+            Self::ChangeSettings => change_of_settings(rng),
+            Self::Duplicate => Action::Duplicate { after_ms: rng.pick(&[0, 10, 1_000, wait + 100]) },
         }
+    }
+}
+
+fn change_of_settings(rng: &mut Rng) -> Action {
+    match rng.between(0, 4) {
+        0 => Action::SetAckWait { ack_wait_ms: rng.pick(&[4_000, 9_000, 30_000]) },
+        1 => Action::SetMaxDeliver { max_deliver: rng.pick(&[2, 3, 5, 10]) },
+        2 => Action::SetMaxAckPending { max_ack_pending: rng.pick(&[Some(1), Some(2), Some(8), None]) },
+        3 => Action::LengthenWindow { window_ms: rng.pick(&[90_000_000, 172_800_000]) },
+        _ => Action::SetProcessors {
+            quiet_period_ms: rng.pick(&[100, 500, 2_000, 5_000]),
+            page_size: rng.pick(&[1, 2, 1_000]),
+            max_in_flight: rng.pick(&[1, 2, 8, 64]),
+        },
     }
 }
 
@@ -231,7 +251,8 @@ fn is_tied(action: &Action) -> bool {
         | Action::FailAfter(_)
         | Action::Race
         | Action::Slow { .. }
-        | Action::LoseReport => true,
+        | Action::LoseReport
+        | Action::Duplicate { .. } => true,
         Action::Kill { .. }
         | Action::Freeze { .. }
         | Action::Rollout { .. }
@@ -241,7 +262,11 @@ fn is_tied(action: &Action) -> bool {
         | Action::Reset { .. }
         | Action::Sever { .. }
         | Action::FreezeLink { .. }
-        | Action::SetAckWait { .. } => false,
+        | Action::SetAckWait { .. }
+        | Action::SetMaxDeliver { .. }
+        | Action::SetMaxAckPending { .. }
+        | Action::LengthenWindow { .. }
+        | Action::SetProcessors { .. } => false,
     }
 }
 
@@ -274,6 +299,7 @@ fn trigger(rng: &mut Rng, drawn: Drawn, processors: u64) -> Trigger {
             let server = rng.pick(&[Server::Broker, Server::Store]);
             Trigger::Arrival { server, nth, moment: Moment::Before }
         }
+        Drawn::Duplicate => Trigger::Arrival { server: Server::Broker, nth, moment: Moment::Before },
         Drawn::FailStore | Drawn::Slow => Trigger::Arrival { server: Server::Store, nth, moment: Moment::Before },
         Drawn::Kill
         | Drawn::Freeze
@@ -284,7 +310,7 @@ fn trigger(rng: &mut Rng, drawn: Drawn, processors: u64) -> Trigger {
         | Drawn::Reset
         | Drawn::Sever
         | Drawn::FreezeLink
-        | Drawn::SetAckWait => match rng.between(0, 9) {
+        | Drawn::ChangeSettings => match rng.between(0, 9) {
             0..=3 => Trigger::AtMs(rng.between(0, HOSTILE_MS)),
             4..=7 => {
                 let kind = rng.pick(&Kind::ALL);

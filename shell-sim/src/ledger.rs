@@ -1,13 +1,13 @@
 //! What the checks know of a world: drawn from what was seen, not from the models.
 
-use std::{collections::BTreeMap, rc::Rc, sync::Arc};
+use std::{collections::BTreeMap, rc::Rc, sync::Arc, time::Duration};
 
 use transcript_core::{Time, ids::Key};
 
 use crate::{
     broker::AckBody,
-    plan::{EndPayload, Plan},
-    seen::{Fate, Seen},
+    plan::{Action, EndPayload, Options, Plan, millis},
+    seen::Seen,
 };
 
 /// Everything that was seen, put in order.
@@ -23,7 +23,52 @@ pub(crate) struct Ledger {
     pub(crate) notifications: BTreeMap<Key, Vec<Time>>,
     /// When each segment was first stored, by session.
     pub(crate) segments: BTreeMap<Arc<str>, BTreeMap<String, Time>>,
+    pub(crate) promises: Promises,
     disturbances: Vec<Disturbance>,
+}
+
+/// What is promised under the settings that there were: the weakest of them, for a processor may not have learnt the last.
+#[derive(Debug)]
+pub(crate) struct Promises {
+    /// The shortest quiet period.
+    pub(crate) quiet_period: Duration,
+    /// The most jobs of one processor.
+    pub(crate) max_in_flight: usize,
+    /// The fewest deliveries after which a message is given up.
+    pub(crate) max_deliver: u64,
+    /// The duplicate windows, each from when it was given.
+    windows: Vec<(Time, Duration)>,
+}
+
+impl Promises {
+    fn new(options: &Options) -> Self {
+        Self {
+            quiet_period: millis(options.quiet_period_ms),
+            max_in_flight: options.max_in_flight,
+            max_deliver: options.max_deliver,
+            windows: vec![(Time::ZERO, millis(options.window_ms))],
+        }
+    }
+
+    fn change(&mut self, now: Time, change: &Action) {
+        if let Action::SetMaxDeliver { max_deliver } = change {
+            self.max_deliver = self.max_deliver.min(*max_deliver);
+        } else if let Action::LengthenWindow { window_ms } = change {
+            self.windows.push((now, millis(*window_ms)));
+        } else if let Action::SetProcessors { quiet_period_ms, max_in_flight, .. } = change {
+            self.quiet_period = self.quiet_period.min(millis(*quiet_period_ms));
+            self.max_in_flight = self.max_in_flight.max(*max_in_flight);
+        }
+    }
+
+    /// Until when a notification that was stored then is the only one: a longer window counts for what is remembered when
+    /// it is given.
+    pub(crate) fn only_until(&self, stored: Time) -> Time {
+        let longer = |until: Time, (at, window): &(Time, Duration)| {
+            if *at <= until { until.max(stored.after(*window)) } else { until }
+        };
+        self.windows.iter().fold(stored, longer)
+    }
 }
 
 /// One end of a call in the stream.
@@ -46,7 +91,6 @@ pub(crate) struct EndRecord {
 pub(crate) struct Attempt {
     pub(crate) processor: usize,
     pub(crate) at: Time,
-    pub(crate) fate: Fate,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -59,13 +103,14 @@ struct Disturbance {
 impl Ledger {
     pub(crate) fn new(plan: Rc<Plan>) -> Self {
         Self {
-            plan,
             ends: BTreeMap::new(),
             ends_of: BTreeMap::new(),
             summaries: BTreeMap::new(),
             notifications: BTreeMap::new(),
             segments: BTreeMap::new(),
+            promises: Promises::new(&plan.options),
             disturbances: vec![],
+            plan,
         }
     }
 
@@ -81,10 +126,16 @@ impl Ledger {
                     known.insert(segment.id.clone(), now);
                 }
             }
+            Seen::SegmentLost { session, id } => {
+                if let Some(known) = self.segments.get_mut(*session) {
+                    known.remove(*id);
+                }
+            }
+            Seen::Fault(fault) => self.promises.change(now, &fault.what),
             Seen::EndStored { call, end, sequence } => self.end_stored(now, *call, *end, *sequence),
-            Seen::Sent { processor, sequence, fate, .. } => {
+            Seen::Sent { processor, sequence, .. } => {
                 if let Some(end) = self.ends.get_mut(sequence) {
-                    end.attempts.push(Attempt { processor: *processor, at: now, fate: *fate });
+                    end.attempts.push(Attempt { processor: *processor, at: now });
                 }
             }
             Seen::Saved { key, after, .. } => {
@@ -110,7 +161,6 @@ impl Ledger {
             Seen::Started { .. }
             | Seen::Ended { .. }
             | Seen::Thawed { .. }
-            | Seen::Fault(_)
             | Seen::Arrived { .. }
             | Seen::Delivered { .. }
             | Seen::Asked { .. }
@@ -148,11 +198,10 @@ impl Ledger {
     pub(crate) fn explains(&self, attempts: &[Attempt], place: usize, until: Time) -> bool {
         let Some(attempt) = attempts.get(place) else { return true };
         let holders = attempts.iter().take(place + 1);
-        attempt.fate == Fate::Lost
-            || self.disturbances.iter().any(|disturbance| {
-                let holder = disturbance.processor.is_none_or(|it| holders.clone().any(|held| held.processor == it));
-                holder && disturbance.from <= until && disturbance.until >= attempt.at
-            })
+        self.disturbances.iter().any(|disturbance| {
+            let holder = disturbance.processor.is_none_or(|it| holders.clone().any(|held| held.processor == it));
+            holder && disturbance.from <= until && disturbance.until >= attempt.at
+        })
     }
 
     /// The ends of one call.

@@ -41,6 +41,9 @@ pub struct Options {
     pub ack_wait_ms: u64,
     /// The most deliveries of a message.
     pub max_deliver: u64,
+    /// The most unacknowledged deliveries before new messages wait; `None` for any number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_ack_pending: Option<u64>,
     /// The jobs of one processor.
     pub max_in_flight: usize,
     /// The segments of a page.
@@ -58,6 +61,35 @@ pub struct Options {
     /// By how much the calendar of each processor is ahead of the servers', or behind; processors without an entry agree.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skews_ms: Vec<i64>,
+    /// How late the broker's timers may be: those of its ack wait, and those that forget message ids.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub timer_lag_ms: u64,
+    /// When a transcriber takes a segment for saved.
+    #[serde(default, skip_serializing_if = "SegmentWrites::are_journaled")]
+    pub segment_writes: SegmentWrites,
+}
+
+/// When a transcriber takes a segment for saved.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum SegmentWrites {
+    /// Once the journal has it (`j: true`).
+    #[default]
+    Journaled,
+    /// Once the server has it in memory: a kill can lose what was saved in the 100 ms before it.
+    Unjournaled,
+}
+
+impl SegmentWrites {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+    fn are_journaled(&self) -> bool {
+        *self == Self::Journaled
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A call as its transcriber plays it.
@@ -314,6 +346,36 @@ pub enum Action {
         /// The new one.
         ack_wait_ms: u64,
     },
+    /// The operator lets messages be delivered more often or less often; processors learn it when they start.
+    SetMaxDeliver {
+        /// The new limit.
+        max_deliver: u64,
+    },
+    /// The operator lets more or fewer deliveries be unacknowledged.
+    SetMaxAckPending {
+        /// The new limit; `None` for none.
+        max_ack_pending: Option<u64>,
+    },
+    /// The operator gives the stream a longer duplicate window.
+    LengthenWindow {
+        /// The new one.
+        window_ms: u64,
+    },
+    /// The operator gives the processors other settings, which each learns when it starts.
+    SetProcessors {
+        /// The new quiet period.
+        quiet_period_ms: u64,
+        /// The new page size.
+        page_size: u32,
+        /// The new most jobs of one processor.
+        max_in_flight: usize,
+    },
+    /// What arrives at NATS arrives once more, if it is a publish or an acknowledgement. TCP does not do that, and
+    /// async-nats sends nothing twice; proxies, leaf connections and other clients that are not sure do.
+    Duplicate {
+        /// How much later.
+        after_ms: u64,
+    },
 }
 
 /// How a command at MongoDB fails.
@@ -347,6 +409,7 @@ impl Options {
             settle_rounds: 5,
             ack_wait_ms: 6_000,
             max_deliver: 5,
+            max_ack_pending: None,
             max_in_flight: 8,
             page_size: 2,
             patience_ms: 600_000,
@@ -355,6 +418,8 @@ impl Options {
             delay_us: 150,
             jitter_us: 0,
             skews_ms: vec![],
+            timer_lag_ms: 0,
+            segment_writes: SegmentWrites::Journaled,
         }
     }
 
@@ -367,6 +432,7 @@ impl Options {
             ack_wait: millis(self.ack_wait_ms),
             max_in_flight: self.max_in_flight,
             page_size: self.page_size,
+            max_deliver: self.max_deliver,
             patience: millis(self.patience_ms),
             answer_timeout: millis(self.answer_timeout_ms * 4),
             ..Settings::default()

@@ -6,7 +6,8 @@
 
 use std::{
     cell::{Cell, RefCell},
-    collections::{BTreeMap, VecDeque},
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
     pin::Pin,
     rc::Rc,
     task::{Context, Poll, Waker},
@@ -19,8 +20,7 @@ use transcript_core::Time;
 #[derive(Debug, Default)]
 pub(crate) struct Clock {
     now: Cell<Time>,
-    timers: RefCell<BTreeMap<(Time, u64), Waker>>,
-    made: Cell<u64>,
+    timers: RefCell<Timers>,
 }
 
 impl Clock {
@@ -29,7 +29,7 @@ impl Clock {
     }
 
     pub(crate) fn sleep_until(self: &Rc<Self>, at: Time) -> Sleep {
-        Sleep { clock: Rc::clone(self), at, entry: None }
+        Sleep { clock: Rc::clone(self), at, place: None }
     }
 
     pub(crate) fn sleep(self: &Rc<Self>, span: Duration) -> Sleep {
@@ -38,7 +38,7 @@ impl Clock {
 
     /// When the next timer fires.
     pub(crate) fn next_timer(&self) -> Option<Time> {
-        self.timers.borrow().first_key_value().map(|((at, _), _)| *at)
+        self.timers.borrow_mut().next()
     }
 
     /// Jumps to `at` and fires what is due.
@@ -47,13 +47,67 @@ impl Clock {
         loop {
             let due = {
                 let mut timers = self.timers.borrow_mut();
-                match timers.first_entry() {
-                    Some(first) if first.key().0 <= at => first.remove(),
+                match timers.next() {
+                    Some(next) if next <= at => timers.fire(),
                     Some(_) | None => return,
                 }
             };
-            due.wake();
+            due.into_iter().for_each(Waker::wake);
         }
+    }
+}
+
+/// Timers in the order of their time and then of their making. One that is dropped stays in the queue until its time comes:
+/// most are dropped, as answers come before their time-outs, and taking one out of the middle costs more.
+#[derive(Debug, Default)]
+struct Timers {
+    queue: BinaryHeap<Reverse<(Time, u64, usize)>>,
+    /// Which timer waits at each place, and whom it wakes.
+    places: Vec<Option<(u64, Waker)>>,
+    free: Vec<usize>,
+    made: u64,
+}
+
+impl Timers {
+    fn make(&mut self, at: Time, waker: Waker) -> usize {
+        self.made += 1;
+        let waiting = Some((self.made, waker));
+        let place = self.free.pop().unwrap_or(self.places.len());
+        match self.places.get_mut(place) {
+            Some(free) => *free = waiting,
+            None => self.places.push(waiting),
+        }
+        self.queue.push(Reverse((at, self.made, place)));
+        place
+    }
+
+    fn next(&mut self) -> Option<Time> {
+        while let Some(Reverse((at, made, place))) = self.queue.peek() {
+            let waits = self.places.get(*place).and_then(Option::as_ref).is_some_and(|(waiting, _)| waiting == made);
+            if waits {
+                return Some(*at);
+            }
+            self.queue.pop();
+        }
+        None
+    }
+
+    /// Takes the first timer out; its place stays taken for as long as whoever sleeps there.
+    fn fire(&mut self) -> Option<Waker> {
+        let Reverse((_, _, place)) = self.queue.pop()?;
+        self.places.get_mut(place).and_then(Option::take).map(|(_, waker)| waker)
+    }
+
+    /// Whoever sleeps there is polled by another task now.
+    fn wakes(&mut self, place: usize, waker: &Waker) {
+        if let Some((_, known)) = self.places.get_mut(place).and_then(Option::as_mut) {
+            known.clone_from(waker);
+        }
+    }
+
+    fn forget(&mut self, place: usize) -> Option<Waker> {
+        self.free.push(place);
+        self.places.get_mut(place).and_then(Option::take).map(|(_, waker)| waker)
     }
 }
 
@@ -62,7 +116,7 @@ impl Clock {
 pub(crate) struct Sleep {
     clock: Rc<Clock>,
     at: Time,
-    entry: Option<u64>,
+    place: Option<usize>,
 }
 
 impl Future for Sleep {
@@ -72,23 +126,22 @@ impl Future for Sleep {
         if self.clock.now() >= self.at {
             return Poll::Ready(());
         }
-        let entry = self.entry.unwrap_or_else(|| {
-            let made = self.clock.made.get() + 1;
-            self.clock.made.set(made);
-            made
-        });
-        self.entry = Some(entry);
-        let replaced = self.clock.timers.borrow_mut().insert((self.at, entry), context.waker().clone());
-        drop(replaced);
+        match self.place {
+            Some(place) => self.clock.timers.borrow_mut().wakes(place, context.waker()),
+            None => {
+                let place = self.clock.timers.borrow_mut().make(self.at, context.waker().clone());
+                self.place = Some(place);
+            }
+        }
         Poll::Pending
     }
 }
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        if let Some(entry) = self.entry {
-            let removed = self.clock.timers.borrow_mut().remove(&(self.at, entry));
-            drop(removed);
+        if let Some(place) = self.place {
+            let forgotten = self.clock.timers.borrow_mut().forget(place);
+            drop(forgotten);
         }
     }
 }

@@ -26,6 +26,8 @@ pub(crate) enum Seen<'a> {
     Disturbed { processor: Option<usize>, from: Time, until: Time },
     /// A transcriber saved a segment.
     SegmentStored { session: &'a Arc<str>, segment: &'a Segment },
+    /// A kill of the store lost a segment that was saved.
+    SegmentLost { session: &'a Arc<str>, id: &'a str },
     /// The end of a call is in the stream.
     EndStored { call: usize, end: usize, sequence: u64 },
     /// The broker handed a message over.
@@ -83,6 +85,7 @@ impl fmt::Display for Seen<'_> {
             Self::SegmentStored { session, segment } => {
                 write!(f, "transcriber: segment {:?} of {session:?} stored", segment.id)
             }
+            Self::SegmentLost { session, id } => write!(f, "store: segment {id:?} of {session:?} is lost"),
             Self::EndStored { call, end, sequence } => {
                 write!(f, "transcriber: end {end} of call {call} stored as {sequence}")
             }

@@ -1,6 +1,10 @@
 //! The simulator itself: the same worlds everywhere, past failures, the canary.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use transcript_sim::{
     Plan, Recording,
@@ -11,7 +15,7 @@ use transcript_sim::{
 /// The digests of some seeds' traces. They change whenever the product, the models or the drawing of plans do, and never
 /// with the build or the machine.
 const DIGESTS: [(u64, &str); 4] =
-    [(1, "b3aa71a12f506161"), (7, "bfa620ceeeb187aa"), (42, "9dc1fa57def2fc18"), (1_000, "3fef377be2b93cbe")];
+    [(1, "9875138c937e9210"), (7, "4569f23d2a6c141f"), (42, "bbd7a05bf6adc085"), (1_000, "cc5bc9af4586e48f")];
 
 fn trace(plan: &Plan) -> (String, String) {
     let outcome = plan.run(Recording::On);
@@ -49,7 +53,9 @@ fn two_processes_print_the_same_bytes() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let mut said: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
         // Real time is not part of a world.
-        said.as_object_mut().expect("an object").remove("seconds");
+        for real in ["seconds", "coreSeconds"] {
+            said.as_object_mut().expect("an object").remove(real);
+        }
         said
     };
     let said = print();
@@ -100,7 +106,7 @@ fn small_worlds_keep_every_promise() {
         if let Some(failure) = found.failure {
             panic!("{}: {:?}\n{}", family.name, failure.violation, failure.plan);
         }
-        assert!(found.worlds >= 50, "{}: {}", family.name, found.worlds);
+        assert!(found.worlds >= 25, "{}: {}", family.name, found.worlds);
     }
 }
 
@@ -122,19 +128,32 @@ fn what_a_search_finds_does_not_depend_on_threads() {
     assert_eq!(count(1), count(3));
 }
 
+/// The plans of a folder of `fixtures/`, by file name.
+fn kept(folder: &str) -> Vec<(String, Plan)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures").join(folder);
+    let files = fs::read_dir(folder).expect("the fixtures are there").map(|entry| entry.expect("a directory").path());
+    let plans = files.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
+    let read = |path: PathBuf| {
+        let plan = serde_json::from_slice(&fs::read(&path).expect("a file")).expect("a plan");
+        (path.display().to_string(), plan)
+    };
+    plans.map(read).collect()
+}
+
 #[test]
 fn past_failures_are_mended() {
-    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/seeds");
-    let mut played = 0;
-    for entry in fs::read_dir(seeds).expect("the fixtures are there") {
-        let path = entry.expect("a directory can be read").path();
-        if path.extension().is_some_and(|extension| extension == "json") {
-            let plan: Plan = serde_json::from_slice(&fs::read(&path).expect("a file")).expect("a plan");
-            let outcome = plan.run(Recording::Off);
-            assert_eq!(outcome.violation, None, "{}", path.display());
-            assert_eq!(outcome.stats.exhausted, 0, "{}", path.display());
-            played += 1;
-        }
+    let plans = kept("seeds");
+    for (file, plan) in &plans {
+        let outcome = plan.run(Recording::Off);
+        assert_eq!((outcome.violation, outcome.stats.exhausted), (None, 0), "{file}");
     }
-    assert!(played >= 3, "{played}");
+    assert!(plans.len() >= 5, "{}", plans.len());
+}
+
+/// What was found and is not mended is not forgotten, and not taken for open any longer than it is.
+#[test]
+fn open_failures_are_open() {
+    for (file, plan) in kept("seeds/open") {
+        assert!(plan.run(Recording::Off).violation.is_some(), "mended: move {file} to fixtures/seeds");
+    }
 }

@@ -40,21 +40,16 @@ impl FromStr for AckSubject {
     type Err = NotAnAckSubject;
 
     fn from_str(subject: &str) -> Result<Self, Self::Err> {
-        let tokens: Vec<&str> = subject.split('.').collect();
-        let ["$JS", "ACK", stream, consumer, deliveries, stream_seq, consumer_seq, stored_at, pending] = tokens[..]
-        else {
-            return Err(NotAnAckSubject);
-        };
-        let number = |token: &str| token.parse().map_err(|_| NotAnAckSubject);
-        Ok(Self {
-            stream: stream.into(),
-            consumer: consumer.into(),
-            deliveries: number(deliveries)?,
-            stream_seq: number(stream_seq)?,
-            consumer_seq: number(consumer_seq)?,
-            stored_at_nanos: stored_at.parse().map_err(|_| NotAnAckSubject)?,
-            pending: number(pending)?,
-        })
+        let mut rest = subject.strip_prefix("$JS.ACK.").ok_or(NotAnAckSubject)?.split('.');
+        let mut token = || rest.next().ok_or(NotAnAckSubject);
+        let (stream, consumer) = (token()?, token()?);
+        let mut number = || token()?.parse().map_err(|_| NotAnAckSubject);
+        let (deliveries, stream_seq, consumer_seq) = (number()?, number()?, number()?);
+        let stored_at_nanos = token()?.parse().map_err(|_| NotAnAckSubject)?;
+        let pending = token()?.parse().map_err(|_| NotAnAckSubject)?;
+        let (stream, consumer) = (stream.into(), consumer.into());
+        let subject = Self { stream, consumer, deliveries, stream_seq, consumer_seq, stored_at_nanos, pending };
+        rest.next().is_none().then_some(subject).ok_or(NotAnAckSubject)
     }
 }
 

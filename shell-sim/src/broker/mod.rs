@@ -107,6 +107,8 @@ pub struct Broker {
     streams: BTreeMap<Arc<str>, Stream>,
     clients: Clients,
     advised: u64,
+    /// When the first timer of a stream fires.
+    due: Option<Stamp>,
     out: VecDeque<Event>,
 }
 
@@ -115,7 +117,7 @@ impl Broker {
     #[must_use]
     pub fn new(epoch: WallTime, tuning: Tuning) -> Self {
         let (streams, clients) = (BTreeMap::new(), Clients::default());
-        Self { epoch, tuning, up: true, streams, clients, advised: 0, out: VecDeque::new() }
+        Self { epoch, tuning, up: true, streams, clients, advised: 0, due: None, out: VecDeque::new() }
     }
 
     /// Changes the lateness of the timers that are set from now on.
@@ -163,10 +165,7 @@ impl Broker {
     /// When something happens by itself; `None` where nothing will without an input.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        if !self.up {
-            return None;
-        }
-        self.streams.values().filter_map(Stream::due).min().map(|due| due.time(self.epoch))
+        self.due.filter(|_| self.up).map(|due| due.time(self.epoch))
     }
 
     /// The last sequence of a stream, for the eyes of the world's checks; zero where there is none.
@@ -183,8 +182,7 @@ impl Broker {
 
     fn fire(&mut self, now: Time) {
         let stamp = Stamp::new(self.epoch, now);
-        let due = self.up && self.streams.values().any(|stream| stream.due().is_some_and(|due| due <= stamp));
-        if due {
+        if self.up && self.due.is_some_and(|due| due <= stamp) {
             let tuning = self.tuning;
             self.with(now, |streams, ctx| {
                 for stream in streams.values_mut() {
@@ -286,6 +284,7 @@ impl Broker {
             advisories: &mut advisories,
         };
         let result = act(&mut self.streams, &mut ctx);
+        self.due = self.streams.values().filter_map(Stream::due).min();
         for advisory in advisories {
             self.advised += 1;
             let subject: Arc<str> = advisory.subject().into();

@@ -143,7 +143,7 @@ fn explore(cli: &Cli, args: &ExploreArgs) -> io::Result<ExitCode> {
             break;
         }
     }
-    Report { command: "explore", cli, seconds: watch.seconds(), families, digest: None }.finish(&all)
+    Report { command: "explore", cli, watch, families, digest: None }.finish(&all)
 }
 
 fn search(cli: &Cli, args: &SearchArgs) -> io::Result<ExitCode> {
@@ -152,7 +152,7 @@ fn search(cli: &Cli, args: &SearchArgs) -> io::Result<ExitCode> {
     let over = || watch.seconds() >= args.span.as_secs_f64();
     let found = explore::search(args.from, threads(args.threads), &Until::Told(&over), &|worlds| progress.add(worlds));
     progress.end();
-    Report { command: "search", cli, seconds: watch.seconds(), families: vec![], digest: None }.finish(&found)
+    Report { command: "search", cli, watch, families: vec![], digest: None }.finish(&found)
 }
 
 fn run(cli: &Cli, args: &RunArgs) -> io::Result<ExitCode> {
@@ -194,7 +194,7 @@ fn run(cli: &Cli, args: &RunArgs) -> io::Result<ExitCode> {
         }
     }
     found.enter(&plan, &outcome);
-    Report { command: "run", cli, seconds, families: vec![], digest }.finish(&found)
+    Report { command: "run", cli, watch, families: vec![], digest }.finish(&found)
 }
 
 fn bugs(cli: &Cli, args: &BugsArgs) -> io::Result<ExitCode> {

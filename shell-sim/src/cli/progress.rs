@@ -3,22 +3,41 @@
 use std::{
     io::{IsTerminal, Write},
     sync::atomic::{AtomicU64, Ordering},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
-/// Real time, for rates. No world sees it.
+use nix::sys::{
+    resource::{UsageWho, getrusage},
+    time::{TimeVal, TimeValLike},
+};
+
+/// Real time and the time of processors, for rates. No world sees them.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Stopwatch(Instant);
+pub(super) struct Stopwatch {
+    started: Instant,
+    used: Duration,
+}
 
 impl Stopwatch {
     #[expect(clippy::disallowed_methods, reason = "the one place where this program reads a clock")]
     pub(super) fn start() -> Self {
-        Self(Instant::now())
+        Self { started: Instant::now(), used: used() }
     }
 
     pub(super) fn seconds(self) -> f64 {
-        self.0.elapsed().as_secs_f64()
+        self.started.elapsed().as_secs_f64()
     }
+
+    /// What all threads together had of the processors: the same on a machine that does other things as well.
+    pub(super) fn core_seconds(self) -> f64 {
+        used().saturating_sub(self.used).as_secs_f64()
+    }
+}
+
+fn used() -> Duration {
+    let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) else { return Duration::ZERO };
+    let part = |time: TimeVal| Duration::from_micros(u64::try_from(time.num_microseconds()).unwrap_or(0));
+    part(usage.user_time()) + part(usage.system_time())
 }
 
 /// A count with its rate.

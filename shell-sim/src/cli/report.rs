@@ -12,7 +12,7 @@ use transcript_sim::{
     explore::{Failure, Found, Hunted, shrink},
 };
 
-use super::Cli;
+use super::{Cli, progress::Stopwatch};
 
 /// Lines of a trace that are printed; the whole is in a file.
 const TAIL: usize = 40;
@@ -21,7 +21,7 @@ const TAIL: usize = 40;
 pub(super) struct Report<'a> {
     pub(super) command: &'static str,
     pub(super) cli: &'a Cli,
-    pub(super) seconds: f64,
+    pub(super) watch: Stopwatch,
     pub(super) families: Vec<(&'static str, u64)>,
     pub(super) digest: Option<String>,
 }
@@ -29,16 +29,18 @@ pub(super) struct Report<'a> {
 impl Report<'_> {
     /// Says what was found, and gives the exit code.
     pub(super) fn finish(&self, found: &Found) -> io::Result<ExitCode> {
+        let (seconds, core_seconds) = (self.watch.seconds(), self.watch.core_seconds());
         let told = found.failure.as_ref().map(|failure| self.tell(failure)).transpose()?;
         #[expect(clippy::cast_precision_loss, reason = "for people")]
-        let rate = found.worlds as f64 / self.seconds;
+        let rate = |seconds: f64| found.worlds as f64 / seconds;
         if self.cli.json {
             json(&json!({
                 "command": self.command,
                 "worlds": found.worlds,
                 "exhausted": found.exhausted,
                 "virtualSeconds": super::micros(found.virtual_us),
-                "seconds": self.seconds,
+                "seconds": seconds,
+                "coreSeconds": core_seconds,
                 "families": self.families.iter().map(|(name, worlds)| json!({ "name": name, "worlds": worlds }))
                     .collect::<Vec<Value>>(),
                 "digest": self.digest,
@@ -46,11 +48,13 @@ impl Report<'_> {
             }))?;
         } else {
             line(&format!(
-                "{} worlds ({} calls exhausted by faults), {:.0} s of theirs in {:.1} s: {rate:.0} worlds a second",
+                "{} worlds ({} calls exhausted by faults), {:.0} s of theirs in {seconds:.1} s: {:.0} worlds a second, \
+                 {:.0} a second and core",
                 found.worlds,
                 found.exhausted,
                 super::micros(found.virtual_us),
-                self.seconds,
+                rate(seconds),
+                rate(core_seconds),
             ))?;
         }
         Ok(if told.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })

@@ -42,6 +42,8 @@ pub fn families() -> Vec<Family> {
         family("a kill, two sessions, two processors", &two, kills(&two, &outages(&two))),
         family("a lost answer or failed command, one and one", &one, answers(&one)),
         family("a lost answer or failed command, two and two", &two, answers(&two)),
+        family("a message arrives twice, one and one", &one, duplicates(&one)),
+        family("a message arrives twice, two and two", &two, duplicates(&two)),
         family("a freeze, two sessions, two processors", &two, freezes(&two)),
         family("a server restarts, one and one", &one, servers(&one)),
         family("a server restarts, two and two", &two, servers(&two)),
@@ -54,8 +56,8 @@ pub fn families() -> Vec<Family> {
         },
         Family {
             name: "two kills, two sessions, two processors",
-            firsts: kills(&two_short, &[0, 6_100, 130_000]),
-            seconds: vec![0, 6_100, 130_000],
+            firsts: kills(&two_short, &outages(&two_short)),
+            seconds: outages(&two_short),
             healthy: two_short,
         },
     ]
@@ -213,6 +215,18 @@ fn answers(plan: &Plan) -> Vec<Fault> {
             }
             Trigger::Effect { moment: Moment::Before, .. } => faults.push(Fault { when, what: Action::LoseReport }),
             Trigger::Arrival { .. } | Trigger::Effect { .. } | Trigger::AtMs(_) => {}
+        }
+    }
+    faults
+}
+
+/// Every arrival at NATS, once more: at once, soon, and when the message is out for somebody else.
+fn duplicates(plan: &Plan) -> Vec<Fault> {
+    let mut faults = vec![];
+    for (when, _) in points(plan) {
+        if matches!(when, Trigger::Arrival { server: Server::Broker, moment: Moment::Before, .. }) {
+            let spans = [0, 10, 1_000, plan.options.ack_wait_ms + 100];
+            faults.extend(spans.map(|after_ms| Fault { when, what: Action::Duplicate { after_ms } }));
         }
     }
     faults

@@ -104,6 +104,10 @@ impl Shrinker {
         self.change(|plan| plan.options.ack_wait_ms = quick.ack_wait_ms);
         self.change(|plan| plan.options.patience_ms = quick.patience_ms);
         self.change(|plan| plan.options.answer_timeout_ms = quick.answer_timeout_ms);
+        self.change(|plan| plan.options.max_deliver = quick.max_deliver);
+        self.change(|plan| plan.options.window_ms = quick.window_ms);
+        self.change(|plan| plan.options.timer_lag_ms = quick.timer_lag_ms);
+        self.change(|plan| plan.options.segment_writes = quick.segment_writes);
     }
 
     fn simplify_fault(&mut self, place: usize) {
@@ -187,13 +191,18 @@ fn span(action: &mut Action) -> Option<&mut u64> {
         | Action::StepDown { span_ms: span }
         | Action::Sever { span_ms: span, .. }
         | Action::FreezeLink { span_ms: span, .. }
-        | Action::Slow { span_ms: span } => Some(span),
+        | Action::Slow { span_ms: span }
+        | Action::Duplicate { after_ms: span } => Some(span),
         Action::Reset { .. }
         | Action::LoseAnswer
         | Action::FailBefore(_)
         | Action::FailAfter(_)
         | Action::Race
         | Action::LoseReport
-        | Action::SetAckWait { .. } => None,
+        | Action::SetAckWait { .. }
+        | Action::SetMaxDeliver { .. }
+        | Action::SetMaxAckPending { .. }
+        | Action::LengthenWindow { .. }
+        | Action::SetProcessors { .. } => None,
     }
 }

@@ -3,7 +3,7 @@
 use transcript_core::Time;
 
 use super::Property;
-use crate::{broker::AckBody, ledger::Ledger, plan::millis, seen::Seen};
+use crate::{broker::AckBody, ledger::Ledger, seen::Seen};
 
 /// When an ack comes to the broker, the call's summary is stored and announced.
 pub(super) struct AckOnlyAfterSummaryAndNotification;
@@ -40,7 +40,7 @@ impl Property for OneNotificationPerKeyWithinTheWindow {
         let times = ledger.notifications.get(&key).map(Vec::as_slice).unwrap_or_default();
         let [.., before, _] = times else { return Ok(()) };
         let apart = now.since(*before);
-        if apart < millis(ledger.plan.options.window_ms) {
+        if now < ledger.promises.only_until(*before) {
             return Err(format!("{key} was announced twice, {apart:?} apart"));
         }
         Ok(())

@@ -204,7 +204,7 @@ impl Property for EverySessionEndsOnceFaultsStop {
                 let jobs = &end.jobs;
                 return Err(format!("{key} (message {sequence}) is owed after {attempts} attempt(s); jobs: {jobs:?}"));
             };
-            let most = ledger.plan.options.max_deliver;
+            let most = ledger.promises.max_deliver;
             let enough = u64::try_from(attempts).is_ok_and(|attempts| attempts >= most);
             if !enough || !(0..attempts).all(|place| ledger.explains(&message.attempts, place, given_up)) {
                 return Err(format!(

@@ -8,7 +8,7 @@
 //! | `SummaryNeverGoesBack` | no save leaves fewer segments than were stored, or takes a mark away |
 //! | `CompleteIsTrueOnlyWhenItIs` | `complete` is what the stored summary's own numbers say |
 //! | `SummaryIsWhatItsSegmentsGive` | a saved summary is what the pages that its job loaded give |
-//! | `WhatCameInTheQuietPeriodIsCounted` | a summary has every segment that was stored in the quiet period after the end |
+//! | `WhatCameInTheQuietPeriodIsCounted` | a summary has every segment that was stored in the quiet period after the end and not lost since |
 //! | `EveryRedeliveryHasACause` | a healthy run is delivered once: every further delivery follows a fault that explains it |
 //! | `NobodyGetsBackWhatItGaveBack` | what a draining processor gives back is not delivered to it again |
 //! | `HeartbeatWhileAlive` | no message is longer than a third of the ack wait with a living process without a heartbeat |

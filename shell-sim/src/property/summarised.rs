@@ -1,6 +1,6 @@
 //! What summaries say.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use transcript_core::{
     Effect, Report, Stored, Time,
@@ -9,7 +9,7 @@ use transcript_core::{
 };
 
 use super::Property;
-use crate::{ledger::Ledger, plan::millis, seen::Seen};
+use crate::{ledger::Ledger, seen::Seen};
 
 /// No save leaves fewer segments than were stored, or takes a mark away; and nothing that was answered is lost.
 #[derive(Default)]
@@ -62,6 +62,8 @@ impl Property for CompleteIsTrueOnlyWhenItIs {
 /// A saved summary is what the pages that its job loaded give.
 #[derive(Default)]
 pub(super) struct SummaryIsWhatItsSegmentsGive {
+    /// A fold over nothing; to copy it is cheaper than to look for the dictionaries again.
+    empty: Option<Summarizer>,
     loaded: BTreeMap<(usize, JobId), Summarizer>,
     /// What there was of a job before its last page.
     before: Option<((usize, JobId), Summarizer)>,
@@ -82,7 +84,8 @@ impl Property for SummaryIsWhatItsSegmentsGive {
         if let Seen::Reported { processor, id, report: Report::Loaded(page) } = seen {
             let limits = ledger.plan.options.core().limits;
             let job = (*processor, id.job);
-            let summarizer = self.loaded.entry(job).or_insert_with(|| Summarizer::new(limits));
+            let empty = self.empty.get_or_insert_with(|| Summarizer::new(limits));
+            let summarizer = self.loaded.entry(job).or_insert_with(|| empty.clone());
             self.before = Some((job, summarizer.clone()));
             for segment in &page.segments {
                 summarizer.push(segment);
@@ -105,11 +108,11 @@ impl Property for SummaryIsWhatItsSegmentsGive {
     }
 }
 
-/// A summary has every segment that was stored in the quiet period after the end.
+/// A summary has every segment that was stored in the quiet period after the end, and that no kill has lost since.
 pub(super) struct WhatCameInTheQuietPeriodIsCounted;
 
 /// The two calendars that a job compares are read in whole milliseconds.
-const CALENDAR_MS: u64 = 2;
+const CALENDAR: Duration = Duration::from_millis(2);
 
 impl Property for WhatCameInTheQuietPeriodIsCounted {
     fn name(&self) -> &'static str {
@@ -125,7 +128,7 @@ impl Property for WhatCameInTheQuietPeriodIsCounted {
         let session = &after.summary.session.session_id;
         let ended = ledger.ends_of(key).map(|end| end.stored_at).min();
         let Some(ended) = ended else { return Ok(()) };
-        let quiet = millis(options.quiet_period_ms.saturating_sub(CALENDAR_MS));
+        let quiet = ledger.promises.quiet_period.saturating_sub(CALENDAR);
         let stored = ledger.segments_by(session, ended.after(quiet));
         let has = after.summary.segments;
         if has < stored {

@@ -319,6 +319,12 @@ impl Store {
         self.segments.count(session_id)
     }
 
+    /// Whether a segment is stored, for the eyes of the world's checks.
+    #[must_use]
+    pub fn has_segment(&self, id: &str) -> bool {
+        self.segments.contains(id)
+    }
+
     fn lost_race(&self, command: &Command) -> bool {
         matches!(command, Command::Save { summary, .. } if self.summaries.contains_key(&summary.key))
     }

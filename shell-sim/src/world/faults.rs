@@ -21,6 +21,7 @@ pub(super) struct Twist {
     pub(super) lose_report: bool,
     pub(super) fate: Option<store::Fate>,
     pub(super) slow_ms: u64,
+    pub(super) again_after_ms: Option<u64>,
 }
 
 /// How often each point was passed.
@@ -57,9 +58,10 @@ impl Faults {
         let mut points = self.points.borrow_mut();
         match point {
             Point::Effect { processor, kind, moment: Moment::Before } => {
-                if let Some(counts) = points.effects.get_mut(processor) {
-                    for (counted, count) in Kind::ALL.iter().zip(counts) {
-                        *count += u64::from(*counted == Kind::Any || *counted == kind);
+                for counted in [Kind::Any, kind] {
+                    let counts = points.effects.get_mut(processor);
+                    if let Some(count) = counts.and_then(|counts| counts.get_mut(counted as usize)) {
+                        *count += 1;
                     }
                 }
             }
@@ -126,8 +128,7 @@ impl Points {
     /// How many effects of a kind a processor has begun.
     #[must_use]
     pub fn effects(&self, processor: usize, kind: Kind) -> u64 {
-        let place = Kind::ALL.iter().position(|it| *it == kind).expect("every kind is listed");
-        self.effects.get(processor).and_then(|counts| counts.get(place)).copied().unwrap_or(0)
+        self.effects.get(processor).and_then(|counts| counts.get(kind as usize)).copied().unwrap_or(0)
     }
 
     /// How many messages have come to a server.

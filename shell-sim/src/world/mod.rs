@@ -39,7 +39,7 @@ use self::{
 use crate::{
     broker::{ApiCall, Broker, ClientId, ConsumerAction, ConsumerConfig, Inbox, Input, Request, StreamConfig, Tuning},
     bug::Bug,
-    plan::{Plan, Trigger, at_ms, millis},
+    plan::{Options, Plan, Trigger, at_ms, millis},
     property::TheEnd,
     rng::Rng,
     runtime::Clock,
@@ -61,12 +61,13 @@ pub(crate) struct World {
     nats: Nats,
     mongo: Mongo,
     pub(crate) watch: RefCell<Watch>,
-    /// The consumer's ack wait as it is now.
-    pub(crate) ack_wait: Cell<Duration>,
+    /// How everything is set now: the servers have it at once, processors learn it when they start.
+    pub(crate) settings: RefCell<Options>,
     faults: Faults,
     delays: RefCell<Rng>,
+    lags: RefCell<Rng>,
     /// Everything that is no process of ours.
-    surroundings: LocalExecutor<'static>,
+    surroundings: RefCell<LocalExecutor<'static>>,
     processes: Vec<RefCell<Process>>,
     somebody_is_doomed: Cell<bool>,
     /// Faults that are effective and not yet mended.
@@ -173,10 +174,11 @@ impl World {
             nats: Nats::new(broker, plan.processors),
             mongo: Mongo::new(plan.processors),
             watch: RefCell::new(Watch::new(Rc::clone(&plan), recording)),
-            ack_wait: Cell::new(millis(plan.options.ack_wait_ms)),
+            settings: RefCell::new(plan.options.clone()),
             faults: Faults::new(&plan),
             delays: RefCell::new(Rng::split(plan.seed, 1)),
-            surroundings: LocalExecutor::new(),
+            lags: RefCell::new(Rng::split(plan.seed, 2)),
+            surroundings: RefCell::default(),
             processes: (0..plan.processors).map(|_| RefCell::default()).collect(),
             somebody_is_doomed: Cell::new(false),
             under_way: Cell::new(0),
@@ -191,10 +193,7 @@ impl World {
 
     fn set_up(self: &Rc<Self>) {
         let window = if self.has_bug(Bug::WindowOfTwoMinutes) { TWO_MINUTES_MS } else { self.plan.options.window_ms };
-        self.call(ApiCall::CreateStream(StreamConfig {
-            duplicate_window: millis(window),
-            ..StreamConfig::new(TRANSCRIPTION_STREAM, &TRANSCRIPTION_SUBJECTS)
-        }));
+        self.call(ApiCall::CreateStream(stream(window)));
         self.configure_consumer();
         self.spawn(nats::timers(Rc::clone(self)));
         for call in 0..self.plan.calls.len() {
@@ -219,15 +218,22 @@ impl World {
 
     /// Gives the consumer what the operator wants it to be.
     fn configure_consumer(&self) {
+        let settings = self.settings.borrow();
         let config = ConsumerConfig {
             filters: vec![SESSION_ENDED_SUBJECT.into()],
-            ack_wait: self.ack_wait.get(),
-            max_deliver: Some(self.plan.options.max_deliver),
-            max_ack_pending: None,
+            ack_wait: millis(settings.ack_wait_ms),
+            max_deliver: Some(settings.max_deliver),
+            max_ack_pending: settings.max_ack_pending,
             ..ConsumerConfig::durable(CONSUMER)
         };
+        drop(settings);
         let action = ConsumerAction::CreateOrUpdate;
         self.call(ApiCall::CreateConsumer { stream: TRANSCRIPTION_STREAM.into(), config, action });
+    }
+
+    /// Gives the stream another duplicate window.
+    fn lengthen_window(&self, window_ms: u64) {
+        self.call(ApiCall::UpdateStream(stream(window_ms)));
     }
 
     /// A call of the operator's tools, whose answer nobody waits for.
@@ -257,43 +263,56 @@ impl World {
         }
     }
 
+    /// Runs the surroundings and then each process in turn, until none of them has anything to run.
     fn run_what_can(&self) {
-        let mut steps = 0_u64;
-        loop {
-            let before = steps;
-            while self.surroundings.try_tick() {
-                steps += 1;
-                self.bury();
-                if steps.is_multiple_of(STEPS_AT_ONE_TIME) {
-                    self.fail("DeadlinesMove", "the world does not come to rest".to_owned());
-                    return;
-                }
+        let executors = self.processes.len() + 1;
+        let (mut steps, mut idle) = (0, 0);
+        for turn in (0..executors).cycle() {
+            let ran = match turn.checked_sub(1).and_then(|processor| self.processes.get(processor)) {
+                Some(process) => self.run_process(process),
+                None => self.run_surroundings(),
+            };
+            steps += ran;
+            idle = if ran == 0 { idle + 1 } else { 1 };
+            if idle >= executors {
+                break;
             }
-            for process in &self.processes {
-                steps += self.run_process(process);
-            }
-            if steps == before {
-                self.steps.set(self.steps.get() + steps);
-                return;
+            if ran >= STEPS_AT_ONE_TIME {
+                self.fail("DeadlinesMove", "the world does not come to rest".to_owned());
+                break;
             }
         }
+        self.steps.set(self.steps.get() + steps);
+    }
+
+    fn run_surroundings(&self) -> u64 {
+        let mut steps = 0;
+        let surroundings = self.surroundings.borrow();
+        while steps < STEPS_AT_ONE_TIME && surroundings.try_tick() {
+            steps += 1;
+            self.bury();
+        }
+        steps
     }
 
     /// Runs what can run in a process, until it can no more, is frozen or killed.
     fn run_process(&self, process: &RefCell<Process>) -> u64 {
         let mut steps = 0;
-        loop {
-            let executor = {
-                let process = process.borrow();
-                process.executor.clone().filter(|_| process.frozen == 0)
-            };
-            let Some(executor) = executor else { return steps };
-            if steps >= STEPS_AT_ONE_TIME || !executor.try_tick() {
-                return steps;
-            }
+        let executor = {
+            let process = process.borrow();
+            process.executor.clone().filter(|_| process.frozen == 0)
+        };
+        let Some(executor) = executor else { return steps };
+        while steps < STEPS_AT_ONE_TIME && executor.try_tick() {
             steps += 1;
             self.bury();
+            let process = process.borrow();
+            let goes_on = process.frozen == 0 && process.executor.as_ref().is_some_and(|it| Rc::ptr_eq(it, &executor));
+            if !goes_on {
+                break;
+            }
         }
+        steps
     }
 
     /// Drops the processes that were killed.
@@ -350,8 +369,10 @@ impl World {
         outcome
     }
 
-    /// The tasks hold the world: they go first.
+    /// The tasks hold the world, and the world their executors: without this no world would ever be freed.
     fn take_down(&self) {
+        let surroundings = self.surroundings.take();
+        drop(surroundings);
         for process in &self.processes {
             let Process { executor, handles, .. } = std::mem::take(&mut *process.borrow_mut());
             drop(executor);
@@ -362,7 +383,7 @@ impl World {
     }
 
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
-        self.surroundings.spawn(task).detach();
+        self.surroundings.borrow().spawn(task).detach();
     }
 
     /// Runs a task in a processor's process, while that lives.
@@ -382,7 +403,7 @@ impl World {
             process.frozen = 0;
             process.doomed = false;
         }
-        self.saw(&Seen::Started { processor, heartbeat: self.ack_wait.get() / 3 });
+        self.saw(&Seen::Started { processor, heartbeat: millis(self.settings.borrow().ack_wait_ms) / 3 });
         let handles = shell::start(self, processor);
         process.borrow_mut().handles = Some(handles);
     }
@@ -430,6 +451,14 @@ impl World {
         self.watch.borrow_mut().fail(self.clock.now(), property, what);
     }
 
+    /// How late the broker's timers are that are set next.
+    fn draw_lags(&self) -> Option<Tuning> {
+        let most = self.plan.options.timer_lag_ms.checked_mul(1_000).filter(|most| *most > 0)?;
+        let mut lags = self.lags.borrow_mut();
+        let mut lag = || Duration::from_micros(lags.between(0, most));
+        Some(Tuning { purge_lag: lag(), check_lag: lag(), age_lag: Duration::ZERO })
+    }
+
     /// How long the next message takes.
     pub(crate) fn delay(&self) -> Duration {
         let options = &self.plan.options;
@@ -438,6 +467,12 @@ impl World {
             most => self.delays.borrow_mut().between(0, most),
         };
         Duration::from_micros(options.delay_us + jitter)
+    }
+
+    /// The longest that a message takes while nothing is wrong with its connection.
+    pub(crate) fn longest_delay(&self) -> Duration {
+        let options = &self.plan.options;
+        Duration::from_micros(options.delay_us + options.jitter_us)
     }
 
     /// The servers' calendar.
@@ -473,5 +508,39 @@ impl World {
     fn mended(&self) {
         self.under_way.set(self.under_way.get().saturating_sub(1));
         self.last_mended.set(self.clock.now());
+    }
+}
+
+fn stream(window_ms: u64) -> StreamConfig {
+    StreamConfig {
+        duplicate_window: millis(window_ms),
+        ..StreamConfig::new(TRANSCRIPTION_STREAM, &TRANSCRIPTION_SUBJECTS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Action, Call, Fault, Options};
+
+    #[test]
+    fn a_world_that_is_over_is_freed() {
+        let what = Action::Kill { processor: 0, outage_ms: 130_000 };
+        let plan = Plan {
+            seed: 0,
+            processors: 2,
+            options: Options::quick(),
+            calls: vec![Call::short("c", "s", 1_000)],
+            faults: vec![Fault { when: Trigger::AtMs(1_500), what }],
+            heals_at_ms: Some(600_000),
+            bug: None,
+        };
+        let world = World::new(&plan, Recording::Off);
+        world.set_up();
+        world.go_on();
+        assert_eq!(world.finish().violation, None);
+        let gone = Rc::downgrade(&world);
+        drop(world);
+        assert!(gone.upgrade().is_none(), "{} hold it", gone.strong_count());
     }
 }

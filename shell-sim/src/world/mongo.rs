@@ -1,6 +1,6 @@
 //! The store and the connections to it.
 
-use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc, sync::Arc, time::Duration};
 
 use transcript_core::ids::Key;
 
@@ -69,6 +69,18 @@ impl Mongo {
     }
 }
 
+/// Tells which segments a kill has lost: for everybody else they never were there.
+pub(super) fn miss_segments(world: &World) {
+    let lost: Vec<(Arc<str>, String)> = {
+        let (watch, store) = (world.watch.borrow(), world.mongo.model.borrow());
+        let known = watch.ledger.segments.iter().flat_map(|(of, ids)| ids.keys().map(move |id| (of, id)));
+        known.filter(|(_, id)| !store.has_segment(id)).map(|(of, id)| (Arc::clone(of), id.clone())).collect()
+    };
+    for (session, id) in &lost {
+        world.saw(&Seen::SegmentLost { session, id });
+    }
+}
+
 async fn uplink(world: Rc<World>, connection: Rc<Connection>) {
     while let Some((id, command)) = connection.up.arrival(&world.clock).await {
         let server = Server::Store;
@@ -100,10 +112,10 @@ fn perform(world: &World, command: Command, fate: Fate) -> Result<Answer, StoreE
     #[cfg(feature = "planted-bugs")]
     let answer = match &command {
         Command::Save { summary, .. } if world.has_bug(Bug::InsertInsteadOfUpsert) => {
-            store.borrow_mut().insert(now, std::sync::Arc::clone(summary), fate)
+            store.borrow_mut().insert(now, Arc::clone(summary), fate)
         }
         Command::Save { summary, .. } if world.has_bug(Bug::SaveGoesBackwards) => {
-            store.borrow_mut().replace(now, std::sync::Arc::clone(summary), fate)
+            store.borrow_mut().replace(now, Arc::clone(summary), fate)
         }
         Command::Save { .. }
         | Command::WriteSegments { .. }

@@ -14,7 +14,7 @@ use transcript_core::{
     contract::{CONSUMER, Notification, PROCESSED_SUBJECT, TRANSCRIPTION_STREAM},
 };
 
-use super::{World, faults::Point, link::Link};
+use super::{World, faults::Point, link::Link, operator};
 use crate::{
     broker::{
         AckBody, AdvisoryKind, ApiCall, Broker, ClientId, Event, Headers, Inbox, Input, Message, Pull, Request, Which,
@@ -107,6 +107,7 @@ pub(super) async fn timers(world: Rc<World>) {
         match due {
             Some(at) if at <= world.clock.now() => {
                 let now = world.clock.now();
+                tune(&world);
                 deliver(&world, None, false);
                 if nats.model.borrow().next_deadline().is_some_and(|next| next <= now) {
                     return world.fail("DeadlinesMove", format!("the broker's deadline {at:?} does not move"));
@@ -138,6 +139,7 @@ pub(super) fn handle(world: &World, input: Input, from: Option<ClientId>, lose_a
         | Input::Kill { .. }
         | Input::Start => None,
     };
+    tune(world);
     world.nats.model.borrow_mut().handle(now, input);
     if let Some((payload, before)) = published {
         let sequence = world.nats.model.borrow().last_sequence(TRANSCRIPTION_STREAM);
@@ -151,6 +153,12 @@ pub(super) fn handle(world: &World, input: Input, from: Option<ClientId>, lose_a
     let next = nats.model.borrow().next_deadline();
     if next.is_some_and(|next| nats.sleeps_until.get().is_none_or(|until| next < until)) {
         nats.earlier.put(());
+    }
+}
+
+fn tune(world: &World) {
+    if let Some(tuning) = world.draw_lags() {
+        world.nats.model.borrow_mut().tune(tuning);
     }
 }
 
@@ -198,6 +206,9 @@ async fn uplink(world: Rc<World>, connection: Rc<Connection>) {
                 let twist = world.pass(Point::Arrival { server, moment: Moment::Before });
                 if connection.up.is_over() {
                     return;
+                }
+                if let Some(after_ms) = twist.again_after_ms {
+                    operator::arrives_again(&world, &input, connection.id, after_ms);
                 }
                 handle(&world, *input, Some(connection.id), twist.lose_answer);
                 world.pass(Point::Arrival { server, moment: Moment::After });

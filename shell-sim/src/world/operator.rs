@@ -11,7 +11,7 @@ use super::{
     nats::{CLIENT_NOTICES, Known},
 };
 use crate::{
-    broker,
+    broker::{self, AckBody, ClientId, Request},
     plan::{Action, Direction, Server, StoreFault, at_ms, millis},
     seen::{Ending, Seen},
     store::{Fate, StoreError},
@@ -60,6 +60,7 @@ pub(super) fn act(world: &Rc<World>, number: usize, twist: &mut Twist) {
         }
         Action::LoseAnswer => {
             disturb(world, None, AFTERMATH);
+            trouble_store(world, millis(plan.options.answer_timeout_ms));
             twist.lose_answer = true;
         }
         Action::FailBefore(fault) => twist.fate = Some(Fate::FailsBefore(error(*fault))),
@@ -69,14 +70,69 @@ pub(super) fn act(world: &Rc<World>, number: usize, twist: &mut Twist) {
             trouble_store(world, millis(*span_ms));
             twist.slow_ms = *span_ms;
         }
-        Action::LoseReport => twist.lose_report = true,
-        Action::SetAckWait { ack_wait_ms } => {
-            // Processors go on with the heartbeats of the old one.
-            disturb(world, None, Duration::MAX);
-            world.ack_wait.set(millis(*ack_wait_ms));
-            world.configure_consumer();
+        Action::LoseReport => {
+            // The core waits for it, and that costs patience as well.
+            trouble_store(world, plan.options.core().answer_timeout);
+            twist.lose_report = true;
+        }
+        Action::Duplicate { after_ms } => twist.again_after_ms = Some(*after_ms),
+        Action::SetAckWait { .. }
+        | Action::SetMaxDeliver { .. }
+        | Action::SetMaxAckPending { .. }
+        | Action::LengthenWindow { .. }
+        | Action::SetProcessors { .. } => change_settings(world, &fault.what),
+    }
+}
+
+fn change_settings(world: &World, change: &Action) {
+    let mut settings = world.settings.borrow_mut();
+    if let Action::SetAckWait { ack_wait_ms } = change {
+        settings.ack_wait_ms = *ack_wait_ms;
+        too_few_heartbeats(world, millis(*ack_wait_ms));
+    } else if let Action::SetMaxDeliver { max_deliver } = change {
+        settings.max_deliver = *max_deliver;
+    } else if let Action::SetMaxAckPending { max_ack_pending } = change {
+        settings.max_ack_pending = *max_ack_pending;
+    } else if let Action::LengthenWindow { window_ms } = change {
+        world.lengthen_window(*window_ms);
+        return;
+    } else if let Action::SetProcessors { quiet_period_ms, page_size, max_in_flight } = change {
+        settings.quiet_period_ms = *quiet_period_ms;
+        settings.page_size = *page_size;
+        settings.max_in_flight = *max_in_flight;
+        return;
+    }
+    drop(settings);
+    world.configure_consumer();
+}
+
+/// Processors go on with the heartbeats of the ack wait that they know, which may be too few for a shorter one.
+fn too_few_heartbeats(world: &World, ack_wait: Duration) {
+    for (processor, process) in world.processes.iter().enumerate() {
+        let known = process.borrow().handles.as_ref().map(|handles| handles.ack_wait);
+        if known.is_some_and(|known| known / 3 + world.longest_delay() >= ack_wait) {
+            disturb(world, Some(processor), Duration::MAX);
         }
     }
+}
+
+/// A publish or an acknowledgement arrives once more after a while.
+pub(super) fn arrives_again(world: &Rc<World>, input: &broker::Input, from: ClientId, after_ms: u64) {
+    let span = millis(after_ms);
+    match input {
+        broker::Input::Request(Request::Ack { body: AckBody::Nak(_), .. }) => disturb(world, None, span + AFTERMATH),
+        broker::Input::Request(Request::Ack { .. } | Request::Publish { .. }) => {}
+        broker::Input::Request(Request::Pull { .. } | Request::Api { .. })
+        | broker::Input::Connect(_)
+        | broker::Input::Disconnect(_)
+        | broker::Input::Subscribe { .. }
+        | broker::Input::Unsubscribe(_)
+        | broker::Input::Terminate
+        | broker::Input::Kill { .. }
+        | broker::Input::Start => return,
+    }
+    let again = input.clone();
+    later(world, span, move |world| nats::handle(world, again, Some(from), false));
 }
 
 /// A fault's span, cut where the world heals.
@@ -113,7 +169,8 @@ fn kill(world: &Rc<World>, processor: usize, outage: Duration) {
             world.broken();
         }
     }
-    disturb(world, Some(processor), outage);
+    // Until the server hears of its end, it sends to nobody.
+    disturb(world, Some(processor), outage.max(world.longest_delay()));
     world.end(processor, Ending::Killed);
 }
 
@@ -135,15 +192,18 @@ fn roll_out(world: &Rc<World>, processor: usize, outage: Duration) {
 
 fn freeze(world: &Rc<World>, processor: usize, span: Duration) {
     let Some(process) = world.processes.get(processor) else { return };
-    let (starts, connection) = {
+    let (starts, handles) = {
         let mut process = process.borrow_mut();
         if process.executor.is_none() || process.doomed {
             return;
         }
         process.frozen += 1;
-        (process.starts, process.handles.as_ref().and_then(|handles| handles.nats.connection()))
+        (process.starts, process.handles.clone())
     };
-    disturb(world, Some(processor), span);
+    let connection = handles.as_ref().and_then(|handles| handles.nats.connection());
+    // What is sent to it while its requests last waits in its socket, and what it held before comes to nothing as well.
+    let sent_to = handles.map_or(span, |handles| span.min(handles.ack_wait + AFTERMATH));
+    disturb(world, Some(processor), sent_to);
     later(world, span, move |world| {
         let Some(process) = world.processes.get(processor) else { return };
         let mut process = process.borrow_mut();
@@ -154,10 +214,9 @@ fn freeze(world: &Rc<World>, processor: usize, span: Duration) {
             drop(process);
             if goes_on {
                 world.saw(&Seen::Thawed { processor });
-            }
-            if goes_on && drains {
-                // The signal waited for the thaw.
-                disturb(world, Some(processor), GRACE);
+                // It says what it would have said long ago, to messages that others have by now; and where it was told to
+                // stop, the signal waited for the thaw.
+                disturb(world, Some(processor), if drains { GRACE } else { AFTERMATH });
             }
         }
     });
@@ -190,7 +249,10 @@ fn stop(world: &Rc<World>, server: Server, outage: Duration, how: Stop) {
             trouble_store(world, outage);
             match how {
                 Stop::Terminate => world.mongo.model.borrow_mut().terminate(),
-                Stop::Kill(lag) => world.mongo.model.borrow_mut().kill(world.clock.now(), lag),
+                Stop::Kill(lag) => {
+                    world.mongo.model.borrow_mut().kill(world.clock.now(), lag);
+                    mongo::miss_segments(world);
+                }
             }
             world.mongo.close_all(world);
             later(world, outage, |world| {
@@ -242,7 +304,9 @@ fn sever(world: &Rc<World>, processor: usize, server: Server, span: Duration, se
     match server {
         Server::Broker => {
             let Some(connection) = handles.nats.connection() else { return };
-            disturb(world, Some(processor), span.max(server_notices).max(CLIENT_NOTICES) + AFTERMATH);
+            // What the server still sends to the dead connection is lost, for as long as requests wait there.
+            let to_nobody = server_notices.min(handles.ack_wait);
+            disturb(world, Some(processor), span.max(to_nobody).max(CLIENT_NOTICES) + AFTERMATH);
             connection.up.cut();
             connection.down.cut();
             block(world, &world.nats.unreachable, processor, span, |world| &world.nats.unreachable);

@@ -12,7 +12,8 @@ use crate::{
     seen::Seen,
 };
 
-const EXPIRES: Duration = Duration::from_secs(30);
+/// The shortest and the longest time for which the broker keeps a request; between them it is the ack wait.
+const EXPIRES: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
 const IDLE_HEARTBEAT: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_millis(2500);
 const REQUESTS: usize = 2;
@@ -43,6 +44,11 @@ struct PullRequest {
 enum Over {
     Served,
     Refused,
+}
+
+/// How long the broker keeps a request of a processor that knows of this ack wait.
+fn expires(ack_wait: Duration) -> Duration {
+    ack_wait.clamp(EXPIRES.0, EXPIRES.1)
 }
 
 impl Puller {
@@ -100,7 +106,7 @@ impl Puller {
         }
         let pull = Pull {
             batch: wanted,
-            expires: Some(EXPIRES),
+            expires: Some(expires(self.shared.ack_wait)),
             when_empty: WhenEmpty::Wait,
             heartbeat: Some(IDLE_HEARTBEAT),
             max_bytes: None,

@@ -51,6 +51,8 @@ pub(super) struct Handles {
     pub(super) nats: Rc<NatsClient>,
     pub(super) mongo: Rc<MongoClient>,
     pub(super) core: Rc<RefCell<Processor>>,
+    /// The ack wait that the process learnt at its start.
+    pub(super) ack_wait: Duration,
 }
 
 /// What the parts of a process share.
@@ -61,6 +63,8 @@ pub(super) struct Shared {
     pub(super) inputs: Rc<Queue<Input>>,
     pub(super) nats: Rc<NatsClient>,
     mongo: Rc<MongoClient>,
+    /// The ack wait that the process learnt at its start.
+    pub(super) ack_wait: Duration,
     answer_timeout: Duration,
     /// How many deliveries the core has taken and wants, all together since the start.
     pub(super) allowance: Cell<u64>,
@@ -81,7 +85,7 @@ struct Driver {
 /// Starts a process on a processor's executor.
 pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
     let options = &world.plan.options;
-    let inputs = Rc::new(Queue::default());
+    let (inputs, ack_wait) = (Rc::new(Queue::default()), millis(world.settings.borrow().ack_wait_ms));
     let (nats, mongo) = (NatsClient::new(world, processor), MongoClient::new(world, processor));
     let shared = Rc::new(Shared {
         world: Rc::clone(world),
@@ -90,6 +94,7 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
         inputs: Rc::clone(&inputs),
         nats: Rc::clone(&nats),
         mongo: Rc::clone(&mongo),
+        ack_wait,
         answer_timeout: millis(options.answer_timeout_ms),
         allowance: Cell::new(0),
         allowed: Bell::default(),
@@ -105,12 +110,11 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
     #[cfg(not(feature = "planted-bugs"))]
     let driver = Driver { shared, core };
     world.spawn_on(processor, driver.run());
-    Handles { inputs, nats, mongo, core: kept }
+    Handles { inputs, nats, mongo, core: kept, ack_wait }
 }
 
 fn new_core(world: &World) -> Processor {
-    let mut settings = world.plan.options.core();
-    settings.ack_wait = world.ack_wait.get();
+    let settings = world.settings.borrow().core();
     #[cfg(feature = "planted-bugs")]
     if let Some(bug) = world.plan.bug.and_then(Bug::core) {
         return Processor::with_bug(settings, bug).expect("the plan's settings can work");

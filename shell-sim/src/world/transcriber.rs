@@ -10,7 +10,7 @@ use transcript_core::{
 use super::{World, faults::Point, nats};
 use crate::{
     broker::{Headers, Input, Request},
-    plan::{Call, EndPayload, Moment, SegmentSaved, Server, at_ms},
+    plan::{Call, EndPayload, Moment, SegmentSaved, SegmentWrites, Server, at_ms},
     seen::Seen,
     store::{Command, Durability, Existing, Fate},
 };
@@ -53,12 +53,16 @@ async fn save(world: &Rc<World>, session: &Arc<str>, saved: &SegmentSaved) {
         start_ms,
         end_ms: start_ms.map(|start| start + 900),
     });
+    let durability = match world.plan.options.segment_writes {
+        SegmentWrites::Journaled => Durability::Journal,
+        SegmentWrites::Unjournaled => Durability::Memory,
+    };
     loop {
         let command = Command::WriteSegments {
             session_id: Arc::clone(session),
             segments: vec![Arc::clone(&segment)],
             existing: Existing::Replaced,
-            durability: Durability::Journal,
+            durability,
         };
         let answer = world.mongo.model.borrow_mut().perform(world.clock.now(), command, Fate::Done);
         if answer.is_ok() {
