@@ -135,7 +135,8 @@ impl fmt::Display for Crash {
             Version::Product => "",
             Version::First => "first version, ",
         };
-        write!(f, "{version}{}, down for {:?}, window {:?}", self.stop, self.outage, self.times.window)
+        let (down, window) = (table::short(self.outage), table::short(self.times.window));
+        write!(f, "{version}{}, down for {down}, window {window}", self.stop)
     }
 }
 
