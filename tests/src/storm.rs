@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, env, fmt::Display, str::FromStr, time::Duration};
 
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, TryFutureExt, TryStreamExt, future::try_join_all, stream};
 use serde_json::Value;
 use tokio::{
     task::JoinHandle,
@@ -177,6 +177,25 @@ impl Storm {
         let (processors, acted) = acting.0.await?;
         self.processors = processors;
         acted
+    }
+
+    /// Kills the processors and both servers, starts all of them again at the same time, as after a power cut, and waits until
+    /// the processors take messages.
+    ///
+    /// # Errors
+    ///
+    /// Something does not start.
+    pub async fn restart_everything(&mut self) -> Result<(), CrashError> {
+        for processor in &mut self.processors {
+            processor.kill().await?;
+        }
+        let processors = try_join_all(self.processors.iter_mut().map(Supervisor::start));
+        tokio::try_join!(
+            self.world.start_servers_again().map_err(CrashError::from),
+            processors.map_err(CrashError::from)
+        )?;
+        try_join_all(self.processors.iter().map(|processor| processor.ready(LONG))).await?;
+        Ok(())
     }
 
     /// Waits until every call is done with, and checks all that must be so then.

@@ -126,6 +126,20 @@ impl World {
         self.mongod.as_mut().expect("this world was started with a mongod of its own")
     }
 
+    /// Kills both servers at once and starts them again on the same ports and directories; returns when both are ready.
+    ///
+    /// # Errors
+    ///
+    /// One does not start.
+    ///
+    /// # Panics
+    ///
+    /// In a world that shares its mongod.
+    pub async fn start_servers_again(&mut self) -> Result<(), ServerError> {
+        let mongod = self.mongod.as_mut().expect("this world was started with a mongod of its own");
+        tokio::try_join!(self.nats.start_again(), mongod.start_again()).map(|_| ())
+    }
+
     /// The database.
     #[must_use]
     pub fn database(&self) -> &Database {

@@ -199,3 +199,20 @@ async fn is_mended(storm: &Storm, deleted: Instant) -> Outcome {
     timeout(left, storm.nats.seen(&NatsTraffic::Delivery, Fate::Passed, deleted)).await?;
     Ok(())
 }
+
+/// The servers too come back having forgotten the last 100 ms, so that calls are under way again that were done.
+///
+/// A restart costs a call that is under way an attempt, and one whose acknowledgement is forgotten as well. More than the five
+/// of the default can be used up by ten, which is what `--max-deliver` is for: with it a call may be interrupted every time.
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_is_restarted_ten_times() -> Outcome {
+    const RESTARTS: u32 = 10;
+    let mut storm = Storm::begin(StoreOf::ThisWorld, 2, &["--max-deliver=12"]).await?;
+    let calls = storm.end_calls();
+    for _ in 0..RESTARTS {
+        let life = storm.instant() / RESTARTS;
+        sleep(life).await;
+        storm.restart_everything().await?;
+    }
+    storm.end(calls).await
+}
