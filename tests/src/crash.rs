@@ -152,7 +152,7 @@ struct Stage {
 impl Stage {
     async fn set(crash: &Crash) -> Result<Self, CrashError> {
         let world = World::start().await?;
-        let nats = NatsProxy::start(world.nats.address()).await?;
+        let nats = NatsProxy::start(world.nats.process().address()).await?;
         let mongo = MongoProxy::start(world.mongod_address()).await?;
         let command = world
             .processor("run")

@@ -94,7 +94,7 @@ impl Storm {
         let config =
             format!("accounts {{ $SYS {{ users: [{{ user: {}, password: {} }}] }} }}", system.user, system.password);
         let world = World::start_as(store, NatsOptions { config, login: None }).await?;
-        let nats = NatsProxy::start(world.nats.address()).await?;
+        let nats = NatsProxy::start(world.nats.process().address()).await?;
         let command = world
             .processor("run")
             .environment("NATS_URL", nats.url())

@@ -104,7 +104,7 @@ impl Stage {
     async fn set(story: &Story) -> Result<Self> {
         let calls = CALLS.iter().map(|name| Call::read(&transcript(name))).collect::<std::result::Result<_, _>>()?;
         let world = World::start_with_own_mongod().await?;
-        let proxy = NatsProxy::start(world.nats.address()).await?;
+        let proxy = NatsProxy::start(world.nats.process().address()).await?;
         story.event(&format!("nats-server at {}, mongod at {}", world.nats.url(), world.mongodb_uri()));
         world.processor("setup").run(WITHIN).await?;
         story.event("streams, consumer and indexes are set up");
