@@ -11,6 +11,7 @@ use tokio::{
     task::JoinHandle,
     time::{Instant, sleep_until},
 };
+use transcript_processor::publishing::SegmentMessage;
 
 use crate::{
     calls::Call,
@@ -295,7 +296,7 @@ async fn end(app: &App, call: &Call, late: bool) -> Result<(), CrashError> {
 }
 
 /// Stores segments until there are as many as there must be: what was not answered may have been stored.
-async fn stored(app: &App, call: &Call, segments: &[crate::calls::CallSegment], all: usize) -> Result<(), CrashError> {
+async fn stored(app: &App, call: &Call, segments: &[SegmentMessage], all: usize) -> Result<(), CrashError> {
     wait_until(format!("the segments of {} are stored", call.session.key()), LONG, || async {
         let inserted = app.insert_segments(segments).await;
         let found = app.count_segments(&call.session).await.map_err(|error| error.to_string())?;
