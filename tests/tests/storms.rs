@@ -1,11 +1,10 @@
 //! What happens to servers and network while many calls end and processors are killed at random instants.
 //!
-//! `TRANSCRIPT_TESTS_SESSIONS=300` makes it as many calls as before a release, `TRANSCRIPT_TESTS_SEED` repeats the instants of a
-//! run that failed.
+//! `TRANSCRIPT_TESTS_SEED` repeats the instants of a run that failed, `TRANSCRIPT_TESTS_SESSIONS=40` makes it a small and quick one.
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use transcript_core::contract::{CONSUMER, PROCESSED_SUBJECT, TRANSCRIPTION_STREAM};
 use transcript_tests::{
     crash::CrashError,
@@ -21,6 +20,8 @@ type Outcome = Result<(), CrashError>;
 const MENDED_WITHIN: Duration = Duration::from_secs(5);
 /// Within which a connection that went silent is given up.
 const NOTICED_WITHIN: Duration = Duration::from_secs(3);
+/// How long a connection stays silent without closing.
+const SILENT_FOR: Duration = Duration::from_secs(30);
 const LONG: Duration = Duration::from_secs(60);
 
 /// nats-server writes a consumer's state every 100 ms at most, so it comes back having forgotten deliveries and even confirmed
@@ -33,7 +34,7 @@ async fn nats_server_is_killed() -> Outcome {
     let mut kills = [storm.instant(), storm.instant()];
     kills.sort_unstable();
     for kill in kills {
-        tokio::time::sleep_until(begun + kill).await;
+        sleep_until(begun + kill).await;
         storm.world.nats.start_again().await?;
     }
     storm.acted(acting).await?;
@@ -140,10 +141,7 @@ async fn a_connection_goes_silent_without_closing() -> Outcome {
     let cues = storm.restarts(2);
     let acting = storm.act(cues);
     storm.acted(acting).await?;
-    tokio::time::sleep_until(
-        silent + if storm.spread() > Duration::from_secs(10) { 30 } else { 8 } * Duration::from_secs(1),
-    )
-    .await;
+    sleep_until(silent + SILENT_FOR).await;
     storm.nats.end_silence();
     storm.end(calls).await
 }
