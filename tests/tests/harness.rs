@@ -259,7 +259,7 @@ async fn says_why_there_is_no_server() -> TestResult {
 async fn a_mistake_in_the_configuration_is_shown() -> TestResult {
     let options = NatsOptions { config: "no_such_setting: 7".to_owned(), login: None };
     let error = NatsServer::start_with(options).await.expect_err("there is none").to_string();
-    assert!(error.starts_with("nats-server ended (Code(1)) before it was ready"), "{error}");
+    assert!(error.starts_with("nats-server ended (exit code 1) before it was ready"), "{error}");
     assert!(error.contains("no_such_setting"), "{error}");
     Ok(())
 }

@@ -42,7 +42,7 @@ pub enum ServerError {
         source: io::Error,
     },
     /// It ended instead of getting ready.
-    #[error("{server} ended ({exit:?}) before it was ready; the end of its log:\n{log}")]
+    #[error("{server} ended ({exit}) before it was ready; the end of its log:\n{log}")]
     Ended {
         /// The server.
         server: Program,
