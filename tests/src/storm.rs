@@ -208,8 +208,9 @@ impl Storm {
         let ended = async {
             ending.0.await??;
             self.calls_are_done().await?;
-            for processor in &mut self.processors {
-                match processor.terminate(LONG).await? {
+            for ended in 0..self.processors.len() {
+                self.each_asks_for_messages(self.processors.len() - ended).await?;
+                match self.processors[ended].terminate(LONG).await? {
                     Some(Exit::Code(0)) => {}
                     exit => return Err(format!("a processor that was asked to end came to {exit:?}").into()),
                 }
@@ -238,6 +239,17 @@ impl Storm {
             }
             let announced = self.world.notifications().await.map_err(|error| error.to_string())?.len();
             if announced >= self.calls.len() { Ok(()) } else { Err(format!("{announced} are announced")) }
+        })
+        .await
+    }
+
+    /// Waits until so many processors that have nothing to do wait for messages: one that has given up asking is not missed while
+    /// the others do its work.
+    async fn each_asks_for_messages(&self, processors: usize) -> Result<(), NotReached> {
+        wait_until(format!("each of {processors} processors asks for messages"), LONG, || async {
+            let consumer = self.world.consumer().await.map_err(|error| error.to_string())?;
+            let waiting = consumer.num_waiting;
+            if waiting == processors { Ok(()) } else { Err(format!("{waiting} pull requests are open")) }
         })
         .await
     }

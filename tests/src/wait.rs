@@ -43,7 +43,7 @@ async fn look_until<T, S: Display, Look: Future<Output = Result<T, S>>>(
                 last = state.to_string();
                 None
             }
-            Err(_) => Some(begun.elapsed()),
+            Err(_) => Some(begun.elapsed()).filter(|unfinished| *unfinished > INTERVAL),
         };
         if Instant::now() >= deadline {
             if let Some(unfinished) = unfinished {

@@ -159,12 +159,14 @@ async fn the_consumer_is_deleted_while_idle() -> Outcome {
     assert!(log.contains("consumer transcript-processor: created"), "it is told loudly: {log}");
 
     // While it cannot be made again, it is asked for in ever longer intervals only.
+    storm.calls_are_done().await?;
     let setup = storm.nats.discard(NatsTraffic::to(&format!("$JS.API.STREAM.INFO.{TRANSCRIPTION_STREAM}")));
     let deleted = delete_consumer(&storm).await?;
     sleep(Duration::from_secs(3)).await;
     let log = storm.nats.log();
     let asked = log.iter().filter(|seen| seen.at >= deleted && seen.traffic == NatsTraffic::Pull).count();
     assert!((1..=12).contains(&asked), "asked {asked} times in 3 s");
+    assert!(storm.world.consumer().await.is_err(), "nobody could make it again");
     drop(setup);
     timeout(LONG, storm.nats.seen(&NatsTraffic::Delivery, Fate::Passed, deleted)).await?;
     storm.end(calls).await
