@@ -113,6 +113,12 @@ impl Storm {
         Ok(Self { world, nats, processors, chance: fastrand::Rng::with_seed(seed), seed, calls })
     }
 
+    /// How many calls end.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.calls.len().try_into().unwrap_or(u64::MAX)
+    }
+
     /// How long it takes until all calls have ended.
     #[must_use]
     pub fn spread(&self) -> Duration {

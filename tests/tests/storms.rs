@@ -215,5 +215,8 @@ async fn everything_is_restarted_ten_times() -> Outcome {
         sleep(life).await;
         storm.restart_everything().await?;
     }
+    storm.calls_are_done().await?;
+    let deliveries = storm.world.consumer().await?.delivered.consumer_sequence;
+    assert!(deliveries > storm.calls(), "{deliveries} deliveries: the restarts interrupted nothing");
     storm.end(calls).await
 }
