@@ -5,9 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use thiserror::Error;
 use transcript_core::ids::{IdError, Session};
+use transcript_processor::publishing::SegmentMessage;
 
 use crate::cargo;
 
@@ -16,30 +17,8 @@ use crate::cargo;
 pub struct Call {
     /// The session.
     pub session: Session,
-    /// The segments; a silent call has none.
-    pub segments: Vec<CallSegment>,
-}
-
-/// One line of a transcript's file; the payload of `transcription.segment`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct CallSegment {
-    /// The session.
-    #[serde(flatten)]
-    pub session: Session,
-    /// The place in the call.
-    pub index: i64,
-    /// Who speaks.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub speaker: Option<String>,
-    /// What was said.
-    pub text: String,
-    /// Start, in milliseconds since the call's start.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub start_ms: Option<i64>,
-    /// End, in milliseconds since the call's start.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub end_ms: Option<i64>,
+    /// The segments, as a transcript's file has them line by line; a silent call has none.
+    pub segments: Vec<SegmentMessage>,
 }
 
 impl Call {
@@ -50,13 +29,13 @@ impl Call {
     /// An id is none.
     pub fn of(conversation_id: &str, session_id: &str, segments: u32) -> Result<Self, IdError> {
         let session = Session::new(conversation_id, session_id)?;
-        let segments = (0..i64::from(segments)).map(|index| CallSegment {
+        let segments = (0..segments).map(|number| SegmentMessage {
             session: session.clone(),
-            index,
-            speaker: Some(if index % 2 == 0 { "Ana M." } else { "Tom O'Neil" }.to_owned()),
-            text: format!("This is what was said as number {index}."),
-            start_ms: Some(index * 2_000),
-            end_ms: Some(index * 2_000 + 1_500),
+            index: number.into(),
+            speaker: Some(if number % 2 == 0 { "Ana M." } else { "Tom O'Neil" }.to_owned()),
+            text: format!("This is what was said as number {number}."),
+            start_ms: Some(i64::from(number) * 2_000),
+            end_ms: Some(i64::from(number) * 2_000 + 1_500),
         });
         Ok(Self { session: session.clone(), segments: segments.collect() })
     }
@@ -70,12 +49,13 @@ impl Call {
     pub fn read(file: &Path) -> Result<Self, CallError> {
         let wrong = |line: usize, problem: String| CallError::Line { file: file.to_owned(), line: line + 1, problem };
         let text = fs::read_to_string(file).map_err(|source| CallError::Read { file: file.to_owned(), source })?;
-        let mut segments = Vec::<CallSegment>::new();
+        let mut segments = Vec::<SegmentMessage>::new();
         for (number, line) in text.lines().enumerate() {
             if let (0, Ok(Silent { session, published_segments: 0 })) = (number, serde_json::from_str(line)) {
                 return Ok(Self { session, segments });
             }
-            let segment: CallSegment = serde_json::from_str(line).map_err(|error| wrong(number, error.to_string()))?;
+            let segment: SegmentMessage =
+                serde_json::from_str(line).map_err(|error| wrong(number, error.to_string()))?;
             if segments.first().is_some_and(|first| first.session != segment.session) {
                 return Err(wrong(number, "the line is of another session than the first".to_owned()));
             }

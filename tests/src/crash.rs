@@ -135,7 +135,8 @@ impl fmt::Display for Crash {
             Version::Product => "",
             Version::First => "first version, ",
         };
-        write!(f, "{version}{}, down for {:?}, window {:?}", self.stop, self.outage, self.times.window)
+        let (down, window) = (table::short(self.outage), table::short(self.times.window));
+        write!(f, "{version}{}, down for {down}, window {window}", self.stop)
     }
 }
 
@@ -151,7 +152,7 @@ struct Stage {
 impl Stage {
     async fn set(crash: &Crash) -> Result<Self, CrashError> {
         let world = World::start().await?;
-        let nats = NatsProxy::start(world.nats.address()).await?;
+        let nats = NatsProxy::start(world.nats.process().address()).await?;
         let mongo = MongoProxy::start(world.mongod_address()).await?;
         let command = world
             .processor("run")

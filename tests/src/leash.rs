@@ -2,6 +2,7 @@
 
 use std::{
     ffi::OsString,
+    fmt,
     fs::{self, File},
     io::{self, BufRead, BufReader, Write},
     path::{Path, PathBuf},
@@ -64,6 +65,18 @@ pub enum Exit {
     Code(i32),
     /// This signal ended it.
     Signal(i32),
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exit code {code}"),
+            Self::Signal(number) => match Signal::try_from(*number) {
+                Ok(signal) => f.write_str(signal.as_str()),
+                Err(_) => write!(f, "signal {number}"),
+            },
+        }
+    }
 }
 
 impl Leashed {
@@ -251,7 +264,7 @@ pub enum LeashError {
         source: io::Error,
     },
     /// The process has ended, so it can be sent nothing.
-    #[error("{name} has ended: {exit:?}")]
+    #[error("{name} has ended: {exit}")]
     Ended {
         /// The program.
         name: String,

@@ -200,7 +200,7 @@ pub enum ProcessorError {
         log: String,
     },
     /// It ended, and not well.
-    #[error("transcript-processor {arguments:?} ended with {exit:?}; its log:\n{log}")]
+    #[error("transcript-processor {arguments:?} ended with {exit}; its log:\n{log}")]
     Unsuccessful {
         /// The arguments.
         arguments: Vec<OsString>,

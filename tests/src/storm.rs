@@ -5,12 +5,13 @@
 
 use std::{collections::BTreeMap, env, fmt::Display, str::FromStr, time::Duration};
 
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, TryFutureExt, TryStreamExt, future::try_join_all, stream};
 use serde_json::Value;
 use tokio::{
     task::JoinHandle,
     time::{Instant, sleep_until},
 };
+use transcript_processor::publishing::SegmentMessage;
 
 use crate::{
     calls::Call,
@@ -24,12 +25,12 @@ use crate::{
     world::{App, StoreOf, World},
 };
 
-/// How many calls; 300 is what is tried before a release.
+/// How many calls, where it is not to be 300.
 pub const SESSIONS_VARIABLE: &str = "TRANSCRIPT_TESTS_SESSIONS";
 /// The seed that a failed test has printed.
 pub const SEED_VARIABLE: &str = "TRANSCRIPT_TESTS_SEED";
 
-const SESSIONS: u32 = 40;
+const SESSIONS: u32 = 300;
 /// How long it takes until all of them have ended: this for each, but no less than [`LEAST_SPREAD`].
 const SPREAD: Duration = Duration::from_millis(50);
 const LEAST_SPREAD: Duration = Duration::from_secs(4);
@@ -94,7 +95,7 @@ impl Storm {
         let config =
             format!("accounts {{ $SYS {{ users: [{{ user: {}, password: {} }}] }} }}", system.user, system.password);
         let world = World::start_as(store, NatsOptions { config, login: None }).await?;
-        let nats = NatsProxy::start(world.nats.address()).await?;
+        let nats = NatsProxy::start(world.nats.process().address()).await?;
         let command = world
             .processor("run")
             .environment("NATS_URL", nats.url())
@@ -110,6 +111,12 @@ impl Storm {
             processor.ready(LONG).await?;
         }
         Ok(Self { world, nats, processors, chance: fastrand::Rng::with_seed(seed), seed, calls })
+    }
+
+    /// How many calls end.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.calls.len().try_into().unwrap_or(u64::MAX)
     }
 
     /// How long it takes until all calls have ended.
@@ -179,6 +186,25 @@ impl Storm {
         acted
     }
 
+    /// Kills the processors and both servers, starts all of them again at the same time, as after a power cut, and waits until
+    /// the processors take messages.
+    ///
+    /// # Errors
+    ///
+    /// Something does not start.
+    pub async fn restart_everything(&mut self) -> Result<(), CrashError> {
+        for processor in &mut self.processors {
+            processor.kill().await?;
+        }
+        let processors = try_join_all(self.processors.iter_mut().map(Supervisor::start));
+        tokio::try_join!(
+            self.world.start_servers_again().map_err(CrashError::from),
+            processors.map_err(CrashError::from)
+        )?;
+        try_join_all(self.processors.iter().map(|processor| processor.ready(LONG))).await?;
+        Ok(())
+    }
+
     /// Waits until every call is done with, and checks all that must be so then.
     ///
     /// # Errors
@@ -188,8 +214,9 @@ impl Storm {
         let ended = async {
             ending.0.await??;
             self.calls_are_done().await?;
-            for processor in &mut self.processors {
-                match processor.terminate(LONG).await? {
+            for ended in 0..self.processors.len() {
+                self.each_asks_for_messages(self.processors.len() - ended).await?;
+                match self.processors[ended].terminate(LONG).await? {
                     Some(Exit::Code(0)) => {}
                     exit => return Err(format!("a processor that was asked to end came to {exit:?}").into()),
                 }
@@ -218,6 +245,17 @@ impl Storm {
             }
             let announced = self.world.notifications().await.map_err(|error| error.to_string())?.len();
             if announced >= self.calls.len() { Ok(()) } else { Err(format!("{announced} are announced")) }
+        })
+        .await
+    }
+
+    /// Waits until so many processors that have nothing to do wait for messages: one that has given up asking is not missed while
+    /// the others do its work.
+    async fn each_asks_for_messages(&self, processors: usize) -> Result<(), NotReached> {
+        wait_until(format!("each of {processors} processors asks for messages"), LONG, || async {
+            let consumer = self.world.consumer().await.map_err(|error| error.to_string())?;
+            let waiting = consumer.num_waiting;
+            if waiting == processors { Ok(()) } else { Err(format!("{waiting} pull requests are open")) }
         })
         .await
     }
@@ -276,7 +314,7 @@ async fn end(app: &App, call: &Call, late: bool) -> Result<(), CrashError> {
 }
 
 /// Stores segments until there are as many as there must be: what was not answered may have been stored.
-async fn stored(app: &App, call: &Call, segments: &[crate::calls::CallSegment], all: usize) -> Result<(), CrashError> {
+async fn stored(app: &App, call: &Call, segments: &[SegmentMessage], all: usize) -> Result<(), CrashError> {
     wait_until(format!("the segments of {} are stored", call.session.key()), LONG, || async {
         let inserted = app.insert_segments(segments).await;
         let found = app.count_segments(&call.session).await.map_err(|error| error.to_string())?;

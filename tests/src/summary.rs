@@ -22,8 +22,8 @@ pub fn check(call: &Call, stored: &Document) -> Result<(), WrongSummary> {
     let mut summarizer = Summarizer::new(Limits::default());
     for segment in &call.segments {
         summarizer.push(&Segment {
-            id: format!("{}:{}", call.session.session_id, segment.index),
-            index: Some(segment.index),
+            id: segment.id(),
+            index: i64::try_from(segment.index).ok(),
             speaker: segment.speaker.clone(),
             text: segment.text.clone(),
             start_ms: segment.start_ms,

@@ -7,11 +7,14 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 /// How often a condition is looked at. Short beside anything a server does, long beside a look.
 const INTERVAL: Duration = Duration::from_millis(10);
+/// How long one look may take: what was asked of a server that was killed meanwhile may never be answered, and must not keep
+/// the next look from asking the server that came after it.
+const LOOK: Duration = Duration::from_secs(10);
 
 /// Looks at `condition` again and again until it gives `Ok`, and returns what it gave.
 ///
 /// `Err` is the state in which the condition does not hold yet: the last one is named where time runs out. A look that
-/// hangs (a request to a frozen server) is given up at the same deadline.
+/// hangs (a request to a frozen server) is given up after ten seconds and at the deadline, and another is taken.
 ///
 /// # Errors
 ///
@@ -19,18 +22,34 @@ const INTERVAL: Duration = Duration::from_millis(10);
 pub async fn wait_until<T, S: Display, Look: Future<Output = Result<T, S>>>(
     what: impl Into<String>,
     within: Duration,
+    condition: impl FnMut() -> Look,
+) -> Result<T, NotReached> {
+    look_until(what.into(), within, LOOK, condition).await
+}
+
+async fn look_until<T, S: Display, Look: Future<Output = Result<T, S>>>(
+    what: String,
+    within: Duration,
+    look: Duration,
     mut condition: impl FnMut() -> Look,
 ) -> Result<T, NotReached> {
     let deadline = Instant::now() + within;
     let mut last = String::from("no look was finished");
     loop {
-        match timeout_at(deadline, condition()).await {
+        let begun = Instant::now();
+        let unfinished = match timeout_at(deadline.min(begun + look), condition()).await {
             Ok(Ok(reached)) => return Ok(reached),
-            Ok(Err(state)) => last = state.to_string(),
-            Err(_) => last.push_str(" (and the look after that hung)"),
-        }
+            Ok(Err(state)) => {
+                last = state.to_string();
+                None
+            }
+            Err(_) => Some(begun.elapsed()).filter(|unfinished| *unfinished > INTERVAL),
+        };
         if Instant::now() >= deadline {
-            return Err(NotReached { what: what.into(), within, last });
+            if let Some(unfinished) = unfinished {
+                last.push_str(&format!(" (and the look after that was not finished after {unfinished:?})"));
+            }
+            return Err(NotReached { what, within, last });
         }
         sleep(INTERVAL).await;
     }
@@ -80,6 +99,17 @@ mod tests {
             std::future::pending::<Result<(), String>>().await
         });
         let error = hang.await.expect_err("there is no answer");
-        assert!(error.last.contains("hung"), "{error}");
+        assert!(error.last.contains("not finished"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_look_that_hangs_does_not_keep_the_next_from_being_taken() {
+        let looks = Cell::new(0);
+        let second = || async {
+            looks.set(looks.get() + 1);
+            if looks.get() == 1 { std::future::pending().await } else { Ok::<_, String>(looks.get()) }
+        };
+        let reached = look_until("a look".to_owned(), Duration::from_secs(60), Duration::from_millis(20), second);
+        assert_eq!(reached.await, Ok(2));
     }
 }

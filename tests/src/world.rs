@@ -16,9 +16,9 @@ use transcript_core::{
     },
     ids::{Key, Session},
 };
+use transcript_processor::publishing::SegmentMessage;
 
 use crate::{
-    calls::CallSegment,
     processor::ProcessorCommand,
     servers::{Mongod, NatsOptions, NatsServer, ServerError, TestDatabase},
 };
@@ -126,6 +126,20 @@ impl World {
         self.mongod.as_mut().expect("this world was started with a mongod of its own")
     }
 
+    /// Kills both servers at once and starts them again on the same ports and directories; returns when both are ready.
+    ///
+    /// # Errors
+    ///
+    /// One does not start.
+    ///
+    /// # Panics
+    ///
+    /// In a world that shares its mongod.
+    pub async fn start_servers_again(&mut self) -> Result<(), ServerError> {
+        let mongod = self.mongod.as_mut().expect("this world was started with a mongod of its own");
+        tokio::try_join!(self.nats.start_again(), mongod.start_again()).map(|_| ())
+    }
+
     /// The database.
     #[must_use]
     pub fn database(&self) -> &Database {
@@ -184,7 +198,7 @@ impl World {
     /// # Errors
     ///
     /// See [`App::insert_segments`].
-    pub async fn insert_segments(&self, segments: &[CallSegment]) -> Result<(), WorldError> {
+    pub async fn insert_segments(&self, segments: &[SegmentMessage]) -> Result<(), WorldError> {
         self.app().insert_segments(segments).await
     }
 
@@ -284,10 +298,10 @@ impl App {
     /// # Errors
     ///
     /// The store refuses one.
-    pub async fn insert_segments(&self, segments: &[CallSegment]) -> Result<(), WorldError> {
+    pub async fn insert_segments(&self, segments: &[SegmentMessage]) -> Result<(), WorldError> {
         let documents = segments.iter().map(|segment| {
             let mut document = bson::serialize_to_document(segment)?;
-            document.insert("_id", format!("{}:{}", segment.session.session_id, segment.index));
+            document.insert("_id", segment.id());
             Ok(document)
         });
         let documents: Vec<Document> = documents.collect::<Result<_, bson::error::Error>>()?;

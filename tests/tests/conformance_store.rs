@@ -305,7 +305,7 @@ async fn a_kill_keeps_what_is_journaled_and_loses_a_tail_of_the_rest() {
         let command = Command::Save { summary: summary(session, 3), durability };
         assert_eq!(real.perform(&command).await, model.perform(Time::ZERO, command, Fate::Done));
     }
-    mongod.kill().await.expect("killed");
+    mongod.process().kill().await.expect("killed");
     mongod.start_again().await.expect("started again");
     let client = mongod.client().await.expect("a client");
     let concern = WriteConcern::majority();

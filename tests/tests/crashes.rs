@@ -5,7 +5,11 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use transcript_tests::{
     cargo::Version,
-    crash::{Crash, CrashError, Observed, StopPoint, Times},
+    crash::{
+        Crash, CrashError, Observed, StopPoint, Times,
+        prediction::Predictions,
+        table::{Row, rows},
+    },
 };
 
 type Outcome = Result<(), CrashError>;
@@ -78,6 +82,16 @@ async fn the_mark_outlives_the_window() -> Outcome {
     for observed in runs(StopPoint::AfterMark, Times::short().window(window), outage).await? {
         assert_eq!((observed.summaries, observed.notifications), (1, 1), "{observed:?}");
         assert_eq!(observed.notified_after, None, "it was not even sent again");
+    }
+    Ok(())
+}
+
+/// What the simulator says of each crash is what was promised, and it has something to say of each.
+#[tokio::test]
+async fn every_row_of_the_crash_table_is_predicted() -> Outcome {
+    let predictions = Predictions::of_simulator().await?.ok_or("there is no simulator")?;
+    for Row { crash, promised, .. } in rows(1).into_iter().filter(|row| row.crash.version == Version::Product) {
+        assert_eq!(predictions.of(&crash), Some(promised), "{crash}");
     }
     Ok(())
 }

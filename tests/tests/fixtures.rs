@@ -35,7 +35,7 @@ fn every_transcript_is_a_call_to_the_tests_and_to_the_processor() -> TestResult 
         let call = Call::read(&file)?;
         Transcript::parse(&fs::read_to_string(&file)?).map_err(|bad| format!("{}: {bad:?}", file.display()))?;
         let indexes: Vec<_> = call.segments.iter().map(|segment| segment.index).collect();
-        assert_eq!(indexes, (0..i64::try_from(indexes.len())?).collect::<Vec<_>>());
+        assert_eq!(indexes, (0..u64::try_from(indexes.len())?).collect::<Vec<_>>());
         assert!(call.segments.is_sorted_by_key(|segment| (segment.start_ms, segment.end_ms)));
         if indexes.is_empty() {
             continue;

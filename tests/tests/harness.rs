@@ -30,22 +30,22 @@ const SOON: Duration = Duration::from_secs(20);
 #[tokio::test]
 async fn nats_keeps_its_port_and_its_messages_when_it_is_killed() -> TestResult {
     let mut nats = NatsServer::start().await?;
-    let (url, pid) = (nats.url(), nats.pid());
+    let (url, pid) = (nats.url(), nats.process().pid());
     let jetstream = jetstream::new(nats.client().await?);
     jetstream.create_stream(stream("KEPT")).await?;
     let stored = jetstream.publish("KEPT", "a word".into()).await?.await?;
 
-    assert_eq!(nats.kill().await?, Exit::Signal(9));
+    assert_eq!(nats.process().kill().await?, Exit::Signal(9));
     assert!(!runs(pid));
     nats.start_again().await?;
 
     assert_eq!(nats.url(), url);
-    assert_ne!(nats.pid(), pid);
+    assert_ne!(nats.process().pid(), pid);
     let again = jetstream::new(nats.client().await?);
     let message = again.get_stream("KEPT").await?.get_raw_message(stored.sequence).await?;
     assert_eq!(message.payload, "a word");
 
-    assert_eq!(nats.terminate().await?, Exit::Code(0));
+    assert_eq!(nats.process().terminate().await?, Exit::Code(0));
     Ok(())
 }
 
@@ -55,13 +55,13 @@ async fn mongod_keeps_its_port_and_its_documents_when_it_is_killed() -> TestResu
         let uri = mongod.uri();
         words(&mongod).await?.insert_one(doc! { "_id": 1 }).await?;
 
-        assert_eq!(mongod.kill().await?, Exit::Signal(9));
+        assert_eq!(mongod.process().kill().await?, Exit::Signal(9));
         mongod.start_again().await?;
 
         assert_eq!(mongod.uri(), uri);
         assert_eq!(words(&mongod).await?.find_one(doc! {}).await?, Some(doc! { "_id": 1 }));
         words(&mongod).await?.insert_one(doc! { "_id": 2 }).await?;
-        assert_eq!(mongod.terminate().await?, Exit::Code(0));
+        assert_eq!(mongod.process().terminate().await?, Exit::Code(0));
     }
     Ok(())
 }
@@ -82,19 +82,19 @@ async fn a_replica_set_has_change_streams() -> TestResult {
 async fn a_frozen_server_answers_when_it_thaws() -> TestResult {
     let nats = NatsServer::start().await?;
     let jetstream = jetstream::new(nats.client().await?);
-    nats.freeze().await?;
+    nats.process().freeze().await?;
     // The connection is open, so nothing fails: there is just no answer.
     assert!(timeout(Duration::from_millis(300), jetstream.query_account()).await.is_err());
-    assert!(runs(nats.pid()));
-    nats.thaw().await?;
+    assert!(runs(nats.process().pid()));
+    nats.process().thaw().await?;
     timeout(SOON, jetstream.query_account()).await??;
 
     let mongod = Mongod::standalone().await?;
     let words = words(&mongod).await?;
     words.insert_one(doc! { "_id": 1 }).await?;
-    mongod.freeze().await?;
+    mongod.process().freeze().await?;
     assert!(timeout(Duration::from_millis(300), words.insert_one(doc! { "_id": 2 }).into_future()).await.is_err());
-    mongod.thaw().await?;
+    mongod.process().thaw().await?;
     timeout(SOON, words.insert_one(doc! { "_id": 3 }).into_future()).await??;
     Ok(())
 }
@@ -118,7 +118,7 @@ async fn servers_started_side_by_side_are_different_ones() -> TestResult {
 #[tokio::test]
 async fn a_dropped_server_is_gone_with_its_directory() -> TestResult {
     let nats = NatsServer::start().await?;
-    let (pid, directory) = (nats.pid(), nats.directory().to_owned());
+    let (pid, directory) = (nats.process().pid(), nats.process().directory().to_owned());
     assert!(runs(pid) && directory.is_dir());
     drop(nats);
     assert!(!runs(pid));
@@ -129,9 +129,9 @@ async fn a_dropped_server_is_gone_with_its_directory() -> TestResult {
 #[tokio::test]
 async fn a_server_started_again_is_gone_with_its_directory_too() -> TestResult {
     let mut nats = NatsServer::start().await?;
-    nats.kill().await?;
+    nats.process().kill().await?;
     nats.start_again().await?;
-    let (pid, directory) = (nats.pid(), nats.directory().to_owned());
+    let (pid, directory) = (nats.process().pid(), nats.process().directory().to_owned());
     assert!(runs(pid) && directory.is_dir());
     drop(nats);
     assert!(!runs(pid));
@@ -144,8 +144,8 @@ async fn a_panic_ends_servers_frozen_ones_too() -> TestResult {
     let (told, servers) = tokio::sync::oneshot::channel();
     let test = tokio::spawn(async move {
         let nats = NatsServer::start().await.expect("the server starts");
-        nats.freeze().await.expect("the server runs");
-        told.send((nats.pid(), nats.directory().to_owned())).expect("somebody listens");
+        nats.process().freeze().await.expect("the server runs");
+        told.send((nats.process().pid(), nats.process().directory().to_owned())).expect("somebody listens");
         panic!("as a failing test does");
     });
     assert!(test.await.expect_err("it panics").is_panic());
@@ -194,12 +194,12 @@ async fn a_test_that_never_ends() -> TestResult {
     let mut again = NatsServer::start().await?;
     again.start_again().await?;
     let frozen = NatsServer::start().await?;
-    frozen.freeze().await?;
+    frozen.process().freeze().await?;
     let plain = NatsServer::start().await?;
     println!();
-    println!("server {} {}", mongod.pid(), mongod.directory().display());
+    println!("server {} {}", mongod.process().pid(), mongod.process().directory().display());
     for nats in [&again, &frozen, &plain] {
-        println!("server {} {}", nats.pid(), nats.directory().display());
+        println!("server {} {}", nats.process().pid(), nats.process().directory().display());
     }
     std::future::pending().await
 }
@@ -259,7 +259,7 @@ async fn says_why_there_is_no_server() -> TestResult {
 async fn a_mistake_in_the_configuration_is_shown() -> TestResult {
     let options = NatsOptions { config: "no_such_setting: 7".to_owned(), login: None };
     let error = NatsServer::start_with(options).await.expect_err("there is none").to_string();
-    assert!(error.starts_with("nats-server ended (Code(1)) before it was ready"), "{error}");
+    assert!(error.starts_with("nats-server ended (exit code 1) before it was ready"), "{error}");
     assert!(error.contains("no_such_setting"), "{error}");
     Ok(())
 }
@@ -277,9 +277,9 @@ async fn lines_of_configuration_take_effect() -> TestResult {
 #[tokio::test]
 async fn what_has_ended_says_so() -> TestResult {
     let nats = NatsServer::start().await?;
-    nats.kill().await?;
-    assert_eq!(nats.kill().await?, Exit::Signal(9), "to kill it again does nothing");
-    assert!(matches!(nats.freeze().await, Err(LeashError::Ended { exit: Exit::Signal(9), .. })));
+    nats.process().kill().await?;
+    assert_eq!(nats.process().kill().await?, Exit::Signal(9), "to kill it again does nothing");
+    assert!(matches!(nats.process().freeze().await, Err(LeashError::Ended { exit: Exit::Signal(9), .. })));
     Ok(())
 }
 

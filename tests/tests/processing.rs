@@ -382,7 +382,7 @@ async fn a_server_that_is_away_costs_no_call() -> Outcome {
         if delivered == calls.len() { Ok(()) } else { Err(delivered.to_string()) }
     })
     .await?;
-    world.mongod().terminate().await?;
+    world.mongod().process().terminate().await?;
     let away = Instant::now();
     wait_until("MongoDB was away for four times the ack wait", LONG, || async {
         let heard = processor.logs();
@@ -409,7 +409,7 @@ async fn a_server_that_is_away_costs_no_call() -> Outcome {
         if delivered >= 40 { Ok(()) } else { Err(delivered.to_string()) }
     })
     .await?;
-    world.nats.terminate().await?;
+    world.nats.process().terminate().await?;
     let away = Instant::now();
     wait_until("NATS was away for three times the ack wait", LONG, || async {
         if away.elapsed() > Duration::from_secs(3) { Ok(()) } else { Err(processor.logs()) }

@@ -158,7 +158,7 @@ async fn open_connections_can_go_silent_while_new_ones_work() -> TestResult {
 
 async fn start() -> Result<(NatsServer, NatsProxy), Box<dyn std::error::Error>> {
     let nats = NatsServer::start().await?;
-    let proxy = NatsProxy::start(nats.address()).await?;
+    let proxy = NatsProxy::start(nats.process().address()).await?;
     Ok((nats, proxy))
 }
 

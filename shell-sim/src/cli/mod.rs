@@ -47,7 +47,7 @@ enum Command {
     Run(RunArgs),
     /// Looks for every planted bug; needs the feature `planted-bugs`.
     Bugs(BugsArgs),
-    /// Prints what a kill at each of the four stop points of the crash test leads to.
+    /// Prints what a kill at each stop point of the crash test leads to.
     Table,
 }
 

@@ -1,4 +1,4 @@
-//! The four stop points of the crash test, in virtual time.
+//! The stop points of the crash test, in virtual time.
 
 use std::io;
 
@@ -39,13 +39,17 @@ pub(super) fn print(as_json: bool) -> io::Result<()> {
     if as_json { report::json(&json!({ "command": "table", "rows": rows })) } else { Ok(()) }
 }
 
-fn stops() -> [(&'static str, Option<Trigger>); 4] {
-    let before = |kind| Some(Trigger::Effect { processor: 0, kind, nth: 1, moment: Moment::Before });
+/// In the order of the job. What is sent before a kill still arrives.
+fn stops() -> [(&'static str, Option<Trigger>); 7] {
+    let at = |kind, moment| Some(Trigger::Effect { processor: 0, kind, nth: 1, moment });
     [
         ("none", None),
         ("wait", Some(Trigger::AtMs(2_000))),
-        ("after-store", before(Kind::Publish)),
-        ("after-notify", before(Kind::Mark)),
+        ("before-store", at(Kind::Save, Moment::Before)),
+        ("after-store", at(Kind::Publish, Moment::Before)),
+        ("after-notify", at(Kind::Mark, Moment::Before)),
+        ("after-mark", at(Kind::Acknowledge, Moment::Before)),
+        ("after-ack", at(Kind::Acknowledge, Moment::After)),
     ]
 }
 

@@ -78,7 +78,8 @@ async fn run(options: &Options) -> Result<Vec<String>, CrashError> {
     }
     for version in [Version::Product, Version::First] {
         if chosen.iter().any(|row| row.crash.version == version) {
-            say(&format!("building: {version:?}"));
+            let name = if version == Version::First { "the first version" } else { "the processor" };
+            say(&format!("building {name}"));
             cargo::processor(version).await?;
         }
     }

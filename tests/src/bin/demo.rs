@@ -44,13 +44,18 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 async fn main() -> ExitCode {
     let story = Story::begin();
     match tell(&story).await {
-        Ok(problems) if problems.is_empty() => ExitCode::SUCCESS,
+        Ok(problems) if problems.is_empty() => {
+            story.heading("ALL WELL: every call has one summary and was announced once");
+            ExitCode::SUCCESS
+        }
         Ok(problems) => {
-            problems.iter().for_each(|problem| story.line(format!("WRONG: {problem}")));
+            story.heading("WRONG: this must not be");
+            problems.iter().for_each(|problem| story.line(format!("  {problem}")));
             ExitCode::FAILURE
         }
         Err(error) => {
-            story.line(format!("FAILED: {error}"));
+            story.heading("FAILED: the demo did not come to its end");
+            story.line(format!("  {error}"));
             let mut cause = error.source();
             while let Some(reason) = cause {
                 story.line(format!("  because: {reason}"));
@@ -83,12 +88,12 @@ async fn tell(story: &Story) -> Result<Vec<String>> {
     let second = stage.start_processor(story).await?;
     let recovery = stage.wait_until_all_is_announced(story, killed).await?;
     let exit = second.terminate().await?;
-    story.event(&format!("the processor is asked to end: {exit:?}"));
+    story.event(&format!("the processor is asked to end, and does: {exit}"));
 
     story.heading("What is left");
     let mut problems = stage.report(story, recovery).await?;
     if exit != Exit::Code(0) {
-        problems.push(format!("the processor ended with {exit:?} when it was asked to end"));
+        problems.push(format!("the processor came to its end by {exit} when it was asked to end"));
     }
     Ok(problems)
 }
@@ -104,8 +109,9 @@ impl Stage {
     async fn set(story: &Story) -> Result<Self> {
         let calls = CALLS.iter().map(|name| Call::read(&transcript(name))).collect::<std::result::Result<_, _>>()?;
         let world = World::start_with_own_mongod().await?;
-        let proxy = NatsProxy::start(world.nats.address()).await?;
-        story.event(&format!("nats-server at {}, mongod at {}", world.nats.url(), world.mongodb_uri()));
+        let proxy = NatsProxy::start(world.nats.process().address()).await?;
+        story.event(&format!("nats-server runs at {}", world.nats.url()));
+        story.event(&format!("mongod runs at {}", world.mongodb_uri()));
         world.processor("setup").run(WITHIN).await?;
         story.event("streams, consumer and indexes are set up");
         Ok(Self { world, proxy, calls })
@@ -122,8 +128,8 @@ impl Stage {
         let plays = CALLS.iter().zip(&self.calls).map(async |(&name, call)| {
             let late = name == LATE_CALL;
             self.play(name, late).run(WITHIN).await?;
-            let lateness = if late { format!(", the last {LATE} of them {LATE_BY} late") } else { String::new() };
-            story.event(&format!("{} has ended with {} segments{lateness}", call.session.key(), call.segments.len()));
+            let lateness = if late { format!(", {LATE} of them {LATE_BY} late") } else { String::new() };
+            story.event(&format!("ended: {}, {} segments{lateness}", call.session.key(), call.segments.len()));
             Ok::<_, Box<dyn Error>>(())
         });
         futures::future::try_join_all(plays).await?;
@@ -151,24 +157,24 @@ impl Stage {
         let held = tokio::select! {
             held = self.proxy.held() => held,
             ended = processor.wait(WITHIN) => {
-                let what = ended.map_or_else(|_| format!("sent nothing within {WITHIN:?}"), |exit| format!("ended: {exit:?}"));
+                let what = ended.map_or_else(|_| format!("sent nothing within {WITHIN:?}"), |exit| format!("ended: {exit}"));
                 return Err(format!("the processor {what}; its log:\n{}", processor.logs()).into());
             }
         };
         let id = held.message().and_then(|message| message.header("Nats-Msg-Id"));
         let key = id.ok_or("the notification has no Nats-Msg-Id")?.to_owned();
-        story.event(&format!("the notification of {key} is on its way, and is held up"));
+        story.event(&format!("held up: the notification of {key}"));
         wait_until(format!("the summary of {key} is stored"), WITHIN, || async {
             let stored = self.world.summaries().await.map_err(|error| error.to_string())?;
             let keys: Vec<_> = stored.iter().filter_map(|summary| summary.get_str("_id").ok()).collect();
-            if keys.contains(&key.as_str()) { Ok(()) } else { Err(format!("stored are {keys:?}")) }
+            if keys.contains(&key.as_str()) { Ok(()) } else { Err(format!("stored are: {}", keys.join(", "))) }
         })
         .await?;
         let exit = processor.kill().await?;
         let at = Instant::now();
         self.proxy.cut();
         drop(held_back);
-        story.event(&format!("the processor is killed ({exit:?}): a summary is saved, and nobody was told"));
+        story.event(&format!("killed by {exit}: a summary is saved, and nobody was told"));
         let told = self.world.notifications().await?.len();
         if told == 0 { Ok(Killed { key, at }) } else { Err(format!("{told} notifications went through").into()) }
     }

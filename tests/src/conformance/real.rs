@@ -103,8 +103,8 @@ pub async fn run(script: &Script, stream: &str, mut host: Host<'_>) -> Result<Re
                 return Err(RunError::NotItsOwn);
             };
             match stop {
-                Stop::Terminate => server.terminate().await?,
-                Stop::Kill => server.kill().await?,
+                Stop::Terminate => server.process().terminate().await?,
+                Stop::Kill => server.process().kill().await?,
             };
             late = late.max(bench.stop_watching().await);
             sleep_until(due + Duration::from_millis(*down_ms)).await;

@@ -48,7 +48,7 @@ impl Predictions {
         serde_json::from_slice(json)
     }
 
-    /// What is predicted for this crash. The simulator knows the product, and not every stop point.
+    /// What is predicted for this crash. The simulator knows the product only.
     #[must_use]
     pub fn of(&self, crash: &Crash) -> Option<table::Counts> {
         let this = |row: &&Prediction| {

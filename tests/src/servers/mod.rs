@@ -4,6 +4,7 @@ mod fetch;
 mod mongod;
 mod nats;
 mod port;
+mod process;
 
 use std::{io, time::Duration};
 
@@ -13,9 +14,10 @@ pub use self::{
     fetch::{BinaryError, Program},
     mongod::{Mongod, TestDatabase},
     nats::{Login, NatsOptions, NatsServer},
+    process::ServerProcess,
 };
 use crate::{
-    leash::{Exit, LeashError, Leashed},
+    leash::{Exit, LeashError},
     wait::NotReached,
 };
 
@@ -40,7 +42,7 @@ pub enum ServerError {
         source: io::Error,
     },
     /// It ended instead of getting ready.
-    #[error("{server} ended ({exit:?}) before it was ready; the end of its log:\n{log}")]
+    #[error("{server} ended ({exit}) before it was ready; the end of its log:\n{log}")]
     Ended {
         /// The server.
         server: Program,
@@ -76,17 +78,5 @@ impl ServerError {
     /// Whether another process had the port; another port may then do.
     fn is_port_in_use(&self) -> bool {
         matches!(self, Self::Ended { log, .. } if log.to_lowercase().contains("address already in use"))
-    }
-}
-
-/// What became of a server that was awaited: its readiness, or what stood in its way.
-async fn ready(
-    server: Program,
-    process: &Leashed,
-    readiness: impl Future<Output = Result<(), NotReached>>,
-) -> Result<(), ServerError> {
-    tokio::select! {
-        reached = readiness => reached.map_err(|source| ServerError::NotReady { server, source, log: process.log_tail() }),
-        exit = process.ended() => Err(ServerError::Ended { server, exit: exit?, log: process.log_tail() }),
     }
 }

@@ -1,9 +1,9 @@
 //! mongod, and databases on one that many tests share.
 
 use std::{
-    fs,
-    net::{Ipv4Addr, SocketAddr},
-    path::{Path, PathBuf},
+    ffi::OsString,
+    fs, io,
+    net::SocketAddr,
     sync::atomic::{AtomicU64, Ordering},
     thread,
     time::Duration,
@@ -15,14 +15,12 @@ use mongodb::{
 };
 use tokio::{net::TcpStream, sync::OnceCell};
 
-use super::{Program, READY_WITHIN, ServerError, port, ready};
-use crate::{
-    leash::{self, Exit, Launch, LeashError, Leashed},
-    wait::{NotReached, wait_until},
+use super::{
+    Program, READY_WITHIN, ServerError,
+    process::{Place, ServerProcess},
 };
+use crate::wait::{NotReached, wait_until};
 
-/// How many ports are tried.
-const PORTS: u32 = 20;
 /// How long dropping a database may take before it is left to the end of the server.
 const DROP_WITHIN: Duration = Duration::from_secs(2);
 
@@ -32,9 +30,7 @@ const DROP_WITHIN: Duration = Duration::from_secs(2);
 /// ([`TestDatabase`]), unless they kill, freeze or fill it.
 #[derive(Debug)]
 pub struct Mongod {
-    process: Leashed,
-    directory: PathBuf,
-    port: u16,
+    process: ServerProcess,
     kind: Kind,
 }
 
@@ -74,38 +70,22 @@ impl Mongod {
     }
 
     async fn start(kind: Kind) -> Result<Self, ServerError> {
-        for _ in 0..PORTS {
-            match Self::start_on(port::probably_free(), kind).await {
-                Err(error) if error.is_port_in_use() => {}
-                other => return other,
-            }
-        }
-        Err(ServerError::NoPort { server: Program::Mongod, tried: PORTS })
-    }
-
-    async fn start_on(port: u16, kind: Kind) -> Result<Self, ServerError> {
-        let failed = |source| ServerError::Directory { server: Program::Mongod, source };
-        let temporary = leash::directory("mongod").map_err(failed)?;
-        fs::create_dir(temporary.path().join("data")).map_err(failed)?;
-        let process = Leashed::start(launch(temporary.path(), port, kind).await?).await?;
-        let server = Self { process, directory: temporary.keep(), port, kind };
-        server.ready().await?;
-        Ok(server)
+        ServerProcess::on_a_free_port(Program::Mongod, |port| async move {
+            let process = ServerProcess::start(Program::Mongod, port, |place| prepare(place, kind)).await?;
+            let server = Self { process, kind };
+            server.ready().await?;
+            Ok(server)
+        })
+        .await
     }
 
     /// Where clients reach it.
     #[must_use]
     pub fn uri(&self) -> String {
         match self.kind {
-            Kind::ReplicaSet => format!("mongodb://127.0.0.1:{}/?replicaSet={REPLICA_SET}", self.port),
+            Kind::ReplicaSet => format!("mongodb://{}/?replicaSet={REPLICA_SET}", self.process.address()),
             Kind::Standalone => self.direct_uri(),
         }
-    }
-
-    /// Its address, for a proxy before it.
-    #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
     /// A new client. It belongs to the runtime it was made in: tests that share the server do not share one.
@@ -119,26 +99,8 @@ impl Mongod {
 
     /// The process.
     #[must_use]
-    pub fn process(&self) -> &Leashed {
+    pub fn process(&self) -> &ServerProcess {
         &self.process
-    }
-
-    /// Kills it (`SIGKILL`) and waits until it is gone.
-    ///
-    /// # Errors
-    ///
-    /// See [`Leashed::kill`].
-    pub async fn kill(&self) -> Result<Exit, LeashError> {
-        self.process.kill().await
-    }
-
-    /// Asks it to end (`SIGTERM`) and waits until it is gone.
-    ///
-    /// # Errors
-    ///
-    /// See [`Leashed::terminate`].
-    pub async fn terminate(&self) -> Result<Exit, LeashError> {
-        self.process.terminate().await
     }
 
     /// Starts it on the same port and the same directory, and waits until it takes writes. Kills it first if it runs.
@@ -147,55 +109,23 @@ impl Mongod {
     ///
     /// See [`Self::replica_set`].
     pub async fn start_again(&mut self) -> Result<(), ServerError> {
-        self.process.kill().await?;
-        let next = Leashed::start(launch(&self.directory, self.port, self.kind).await?).await?;
-        std::mem::replace(&mut self.process, next).hand_over();
+        self.process.start_again().await?;
         self.ready().await
     }
 
-    /// Stops it where it stands (`SIGSTOP`): connections stay open and nothing answers.
-    ///
-    /// # Errors
-    ///
-    /// See [`Leashed::freeze`].
-    pub async fn freeze(&self) -> Result<(), LeashError> {
-        self.process.freeze().await
-    }
-
-    /// Lets it go on.
-    ///
-    /// # Errors
-    ///
-    /// See [`Leashed::thaw`].
-    pub async fn thaw(&self) -> Result<(), LeashError> {
-        self.process.thaw().await
-    }
-
-    /// The process id of the server itself.
-    #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.process.pid()
-    }
-
-    /// Where its log and data are.
-    #[must_use]
-    pub fn directory(&self) -> &Path {
-        &self.directory
-    }
-
     fn direct_uri(&self) -> String {
-        format!("mongodb://127.0.0.1:{}/?directConnection=true&serverSelectionTimeoutMS=2000", self.port)
+        format!("mongodb://{}/?directConnection=true&serverSelectionTimeoutMS=2000", self.process.address())
     }
 
     async fn ready(&self) -> Result<(), ServerError> {
         let client = Client::with_uri_str(self.direct_uri()).await?;
-        ready(Program::Mongod, &self.process, self.takes_writes(&client)).await
+        self.process.ready(self.takes_writes(&client)).await
     }
 
     async fn takes_writes(&self, client: &Client) -> Result<(), NotReached> {
         // The driver looks at a server that refused it only every half second, so it is not asked before there is one.
         wait_until("mongod accepts connections", READY_WITHIN, || async {
-            TcpStream::connect(self.address()).await.map(|_| ()).map_err(|error| error.to_string())
+            TcpStream::connect(self.process.address()).await.map(|_| ()).map_err(|error| error.to_string())
         })
         .await?;
         let admin = client.database("admin");
@@ -208,12 +138,12 @@ impl Mongod {
             // Another process's server may have the port that ours is about to be refused.
             let status = admin.run_command(doc! { "serverStatus": 1 }).await.map_err(describe)?;
             return match status.get_i64("pid") {
-                Ok(pid) if pid == i64::from(self.pid()) => Ok(()),
+                Ok(pid) if pid == i64::from(self.process.pid()) => Ok(()),
                 other => Err(format!("the server on the port has the pid {other:?}")),
             };
         }
         if self.kind == Kind::ReplicaSet && hello.get_bool("isreplicaset").unwrap_or(false) {
-            let members = vec![doc! { "_id": 0, "host": format!("127.0.0.1:{}", self.port) }];
+            let members = vec![doc! { "_id": 0, "host": self.process.address().to_string() }];
             let config = doc! { "_id": REPLICA_SET, "members": members };
             admin.run_command(doc! { "replSetInitiate": config }).await.map_err(describe)?;
         }
@@ -238,7 +168,11 @@ impl TestDatabase {
     pub async fn on(server: &Mongod) -> Result<Self, ServerError> {
         static DATABASES: AtomicU64 = AtomicU64::new(1);
         let name = format!("test-{}-{}", std::process::id(), DATABASES.fetch_add(1, Ordering::Relaxed));
-        Ok(Self { database: server.client().await?.database(&name), uri: server.uri(), server: server.address() })
+        Ok(Self {
+            database: server.client().await?.database(&name),
+            uri: server.uri(),
+            server: server.process.address(),
+        })
     }
 
     /// The database.
@@ -282,10 +216,10 @@ impl Drop for TestDatabase {
 
 const REPLICA_SET: &str = "rs";
 
-async fn launch(directory: &Path, port: u16, kind: Kind) -> Result<Launch, ServerError> {
-    let log = directory.join("log");
-    let mut arguments =
-        vec!["--dbpath".into(), directory.join("data").into(), "--port".into(), port.to_string().into()];
+fn prepare(place: Place<'_>, kind: Kind) -> io::Result<Vec<OsString>> {
+    let data = place.directory.join("data");
+    fs::create_dir(&data)?;
+    let mut arguments = vec!["--dbpath".into(), data.into(), "--port".into(), place.port.to_string().into()];
     // Small, and without the samples it takes of itself once a second.
     let settings = "--bind_ip 127.0.0.1 --nounixsocket --oplogSize 64 --wiredTigerCacheSizeGB 0.25 \
                     --setParameter diagnosticDataCollectionEnabled=false";
@@ -293,14 +227,7 @@ async fn launch(directory: &Path, port: u16, kind: Kind) -> Result<Launch, Serve
     if kind == Kind::ReplicaSet {
         arguments.extend(["--replSet".into(), REPLICA_SET.into()]);
     }
-    Ok(Launch {
-        program: Program::Mongod.binary().await?,
-        arguments,
-        environment: Vec::new(),
-        directory: directory.to_owned(),
-        output: log.clone(),
-        log,
-    })
+    Ok(arguments)
 }
 
 fn state(hello: &Document) -> String {

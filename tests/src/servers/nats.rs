@@ -1,30 +1,21 @@
 //! nats-server with JetStream.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{fs, io, time::Duration};
 
 use async_nats::{Client, ConnectOptions, jetstream};
 
-use super::{Program, READY_WITHIN, ServerError, port, ready};
-use crate::{
-    leash::{self, Exit, Launch, LeashError, Leashed},
-    wait::{NotReached, wait_until},
+use super::{
+    Program, READY_WITHIN, ServerError,
+    process::{Place, ServerProcess},
 };
-
-/// How many ports are tried.
-const PORTS: u32 = 20;
+use crate::wait::{NotReached, wait_until};
 
 /// A nats-server with JetStream on file storage, in a directory of its own that is gone when this is dropped.
 ///
 /// Every test starts its own: it is ready within some 50 ms, holds less than 20 MB, and a test may kill it.
 #[derive(Debug)]
 pub struct NatsServer {
-    process: Leashed,
-    directory: PathBuf,
-    port: u16,
+    process: ServerProcess,
     options: NatsOptions,
 }
 
@@ -62,23 +53,17 @@ impl NatsServer {
     ///
     /// There is no binary, it ends (a mistake in the configuration is shown), or it is not ready in time.
     pub async fn start_with(options: NatsOptions) -> Result<Self, ServerError> {
-        for _ in 0..PORTS {
-            match Self::start_on(port::probably_free(), options.clone()).await {
-                Err(error) if error.is_port_in_use() => {}
-                other => return other,
-            }
-        }
-        Err(ServerError::NoPort { server: Program::NatsServer, tried: PORTS })
+        ServerProcess::on_a_free_port(Program::NatsServer, async |port| Self::start_on(port, options.clone()).await)
+            .await
     }
 
     async fn start_on(port: u16, options: NatsOptions) -> Result<Self, ServerError> {
-        let failed = |source| ServerError::Directory { server: Program::NatsServer, source };
-        let temporary = leash::directory("nats").map_err(failed)?;
-        let directory = temporary.path().to_owned();
-        configure(&directory, port, &options, JetStream::Enabled).map_err(failed)?;
-        let process = Leashed::start(launch(&directory).await?).await?;
-        let directory = temporary.keep();
-        let server = Self { process, directory, port, options };
+        let process = ServerProcess::start(Program::NatsServer, port, |place| {
+            configure(place, &options, JetStream::Enabled)?;
+            Ok(vec!["--config".into(), place.directory.join(CONFIG).into()])
+        })
+        .await?;
+        let server = Self { process, options };
         server.ready().await?;
         Ok(server)
     }
@@ -86,13 +71,7 @@ impl NatsServer {
     /// Where clients reach it.
     #[must_use]
     pub fn url(&self) -> String {
-        format!("nats://127.0.0.1:{}", self.port)
-    }
-
-    /// Its address, for a proxy before it.
-    #[must_use]
-    pub fn address(&self) -> std::net::SocketAddr {
-        (std::net::Ipv4Addr::LOCALHOST, self.port).into()
+        format!("nats://{}", self.process.address())
     }
 
     /// A new connection, which comes back by itself when the server does.
@@ -106,26 +85,8 @@ impl NatsServer {
 
     /// The process.
     #[must_use]
-    pub fn process(&self) -> &Leashed {
+    pub fn process(&self) -> &ServerProcess {
         &self.process
-    }
-
-    /// Kills it (`SIGKILL`) and waits until it is gone.
-    ///
-    /// # Errors
-    ///
-    /// See [`Leashed::kill`].
-    pub async fn kill(&self) -> Result<Exit, LeashError> {
-        self.process.kill().await
-    }
-
-    /// Asks it to end (`SIGTERM`) and waits until it is gone.
-    ///
-    /// # Errors
-    ///
-    /// See [`Leashed::terminate`].
-    pub async fn terminate(&self) -> Result<Exit, LeashError> {
-        self.process.terminate().await
     }
 
     /// Starts it on the same port and the same directory, and waits until it is ready. Kills it first if it runs.
@@ -134,9 +95,7 @@ impl NatsServer {
     ///
     /// See [`Self::start_with`].
     pub async fn start_again(&mut self) -> Result<(), ServerError> {
-        self.process.kill().await?;
-        let next = Leashed::start(launch(&self.directory).await?).await?;
-        std::mem::replace(&mut self.process, next).hand_over();
+        self.process.start_again().await?;
         self.ready().await
     }
 
@@ -149,12 +108,11 @@ impl NatsServer {
     pub async fn start_again_without_jetstream(&mut self) -> Result<(), ServerError> {
         self.process.kill().await?;
         self.configure(JetStream::Disabled)?;
-        let next = Leashed::start(launch(&self.directory).await?).await?;
-        std::mem::replace(&mut self.process, next).hand_over();
+        self.process.start_again().await?;
         let connects = wait_until("the server takes connections", READY_WITHIN, || async {
             self.client().await.map(|_| ()).map_err(|error| error.to_string())
         });
-        ready(Program::NatsServer, &self.process, connects).await
+        self.process.ready(connects).await
     }
 
     /// Has the running server enable JetStream, and waits until it answers.
@@ -169,42 +127,12 @@ impl NatsServer {
     }
 
     fn configure(&self, jetstream: JetStream) -> Result<(), ServerError> {
-        let configured = configure(&self.directory, self.port, &self.options, jetstream);
+        let configured = configure(self.process.place(), &self.options, jetstream);
         configured.map_err(|source| ServerError::Directory { server: Program::NatsServer, source })
     }
 
-    /// Stops it where it stands (`SIGSTOP`): connections stay open and nothing answers.
-    ///
-    /// # Errors
-    ///
-    /// See [`Leashed::freeze`].
-    pub async fn freeze(&self) -> Result<(), LeashError> {
-        self.process.freeze().await
-    }
-
-    /// Lets it go on.
-    ///
-    /// # Errors
-    ///
-    /// See [`Leashed::thaw`].
-    pub async fn thaw(&self) -> Result<(), LeashError> {
-        self.process.thaw().await
-    }
-
-    /// The process id of the server itself.
-    #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.process.pid()
-    }
-
-    /// Where its configuration, log and store are.
-    #[must_use]
-    pub fn directory(&self) -> &Path {
-        &self.directory
-    }
-
     async fn ready(&self) -> Result<(), ServerError> {
-        ready(Program::NatsServer, &self.process, self.answers()).await
+        self.process.ready(self.answers()).await
     }
 
     async fn answers(&self) -> Result<(), NotReached> {
@@ -212,7 +140,7 @@ impl NatsServer {
             let client = self.client().await.map_err(|error| error.to_string())?;
             // Another process's server may have the port that ours is about to be refused.
             let name = client.server_info().server_name;
-            if name != server_name(self.port) {
+            if name != server_name(self.process.place().port) {
                 return Err(format!("the server on the port is {name:?}"));
             }
             jetstream::new(client).query_account().await.map(|_| ()).map_err(|error| error.to_string())
@@ -229,13 +157,17 @@ impl NatsServer {
     }
 }
 
+/// The configuration's file in the server's directory.
+const CONFIG: &str = "nats.conf";
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum JetStream {
     Enabled,
     Disabled,
 }
 
-fn configure(directory: &Path, port: u16, options: &NatsOptions, jetstream: JetStream) -> io::Result<()> {
+fn configure(place: Place<'_>, options: &NatsOptions, jetstream: JetStream) -> io::Result<()> {
+    let Place { directory, port } = place;
     let store = directory.join("store");
     let jetstream = match jetstream {
         JetStream::Enabled => format!("jetstream {{ store_dir: \"{}\" }}\n", store.display()),
@@ -243,22 +175,10 @@ fn configure(directory: &Path, port: u16, options: &NatsOptions, jetstream: JetS
     };
     let name = server_name(port);
     let config = format!("host: 127.0.0.1\nport: {port}\nserver_name: \"{name}\"\n{jetstream}{}\n", options.config);
-    fs::write(directory.join("nats.conf"), config)
+    fs::write(directory.join(CONFIG), config)
 }
 
 /// Tells this process's server on the port from any other's.
 fn server_name(port: u16) -> String {
     format!("test-{}-{port}", std::process::id())
-}
-
-async fn launch(directory: &Path) -> Result<Launch, ServerError> {
-    let log = directory.join("log");
-    Ok(Launch {
-        program: Program::NatsServer.binary().await?,
-        arguments: vec!["--config".into(), directory.join("nats.conf").into()],
-        environment: Vec::new(),
-        directory: directory.to_owned(),
-        output: log.clone(),
-        log,
-    })
 }
