@@ -102,8 +102,8 @@ pub struct Audit {
     pub terminated: u64,
     /// Notifications and dead letters from which no session can be read.
     pub unreadable: u64,
-    /// What the consumer was like.
-    pub consumer: Asking,
+    /// Who asked for what is to be processed, when the audit began.
+    pub asking: Asking,
     /// Ended, and lost.
     pub missing: Names,
     /// Summarised, and nobody was told.
@@ -123,7 +123,7 @@ pub struct Audit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Asking {
-    /// There is no consumer: no processor has run yet, or somebody removed it.
+    /// Nobody can, there is no consumer: no processor has run yet, or somebody removed it.
     NoConsumer,
     /// No processor asks for messages.
     Nobody,
@@ -274,7 +274,7 @@ impl Judged {
 }
 
 impl Audit {
-    fn new(through: u64, consumer: Asking, remedy: Remedy) -> Self {
+    fn new(through: u64, asking: Asking, remedy: Remedy) -> Self {
         Self {
             one_to_one: false,
             through,
@@ -285,7 +285,7 @@ impl Audit {
             under_way: 0,
             terminated: 0,
             unreadable: 0,
-            consumer,
+            asking,
             missing: Names::default(),
             never_announced: Names::default(),
             announced_again: Names::default(),

@@ -88,8 +88,17 @@ pub enum Command {
     /// Show the stored summary of a call
     Show(ShowArgs),
     /// List, show, redrive or discard the calls that were given up
+    ///
+    /// A call that cannot be processed is kept in the stream, on transcription.dead-letter, with the reason. Nothing else is
+    /// written about it: what became of it is read from the stream and from the stored summaries. Exit code 1 where
+    /// something was not done for one of the dead letters.
     DeadLetters(DeadLettersArgs),
     /// Hold the stream against the store: whether every call that ended is summarised once and announced once
+    ///
+    /// Names the calls that are missing (ended, and neither summarised nor under way nor given up), the summaries that were
+    /// never announced, the calls that were announced more than once, those of which more segments are stored than their
+    /// summary counts, and the dead letters that nobody took care of. Exit code 0 where there are none of these, 1 where
+    /// there are or where that could not be found out. It can be run at any time, beside running processors.
     Audit(AuditArgs),
 }
 

@@ -1,16 +1,20 @@
 //! `audit` on real servers: what it tells of streams and stores that were built by hand, and what it repairs.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{cell::Cell, collections::BTreeMap, ops::Range, time::Duration};
 
-use async_nats::{HeaderMap, header::NATS_MESSAGE_ID};
+use async_nats::{
+    HeaderMap,
+    header::NATS_MESSAGE_ID,
+    jetstream::consumer::{DeliverPolicy, pull},
+};
 use futures::{StreamExt, TryStreamExt};
-use mongodb::bson::doc;
+use mongodb::bson::{Document, doc};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use transcript_core::{
     WallTime,
     contract::{
-        Announcement, DEAD_LETTER_SUBJECT, PROCESSED_SUBJECT, REDRIVE_OF_HEADER, SEGMENT_SUBJECT,
+        Announcement, CONSUMER, DEAD_LETTER_SUBJECT, PROCESSED_SUBJECT, REDRIVE_OF_HEADER, SEGMENT_SUBJECT,
         SESSION_ENDED_SUBJECT, SUMMARIES_COLLECTION, TRANSCRIPTION_STREAM,
     },
     ids::Session,
@@ -215,7 +219,7 @@ async fn each_kind_of_session_is_told_apart() -> TestResult {
     assert_eq!(told["oneToOne"], false);
     let counts = ["ended", "summarised", "announced", "underWay", "terminated", "unreadable", "passes"];
     assert_eq!(counts.map(|count| told[count].as_u64().unwrap_or(99)), [16, 11, 10, 4, 1, 1, 1], "{told}");
-    assert_eq!(told["consumer"], "nobody");
+    assert_eq!(told["asking"], "nobody");
     assert_eq!(told["outgrown"]["named"][0], json!({ "key": "room:outgrown", "end": 7, "counted": 1, "stored": 2 }));
     assert_eq!(told["announcedAgain"]["named"][0], json!({ "key": "room:again", "end": 6, "notifications": 2 }));
     assert_eq!(told["missing"]["named"][2], json!({ "key": "room:missing", "end": 4 }));
@@ -461,24 +465,7 @@ async fn what_is_no_message_of_the_contract_is_counted() -> TestResult {
 async fn twenty_thousand_sessions_are_audited() -> TestResult {
     const SESSIONS: usize = 20_000;
     let world = world().await?;
-    let sessions: Vec<Session> = (0..SESSIONS).map(|number| session(&format!("s-{number:05}"))).collect();
-    let (jetstream, all) = (&world.jetstream, &sessions);
-    let publishing = futures::stream::iter(all.iter().flat_map(|session| {
-        let Session { conversation_id, session_id } = session;
-        let end = json!({ "conversationId": conversation_id, "sessionId": session_id, "publishedSegments": 1 });
-        let told =
-            json!({ "conversationId": conversation_id, "sessionId": session_id, "segments": 1, "complete": true });
-        [(SESSION_ENDED_SUBJECT, end), (PROCESSED_SUBJECT, told)]
-    }));
-    publishing
-        .map(|(subject, payload)| async move { jetstream.publish(subject, payload.to_string().into()).await?.await })
-        .buffer_unordered(500)
-        .try_for_each(|_| async { Ok(()) })
-        .await?;
-    for batch in sessions.chunks(1000) {
-        let summaries = batch.iter().map(|session| by_hand::summary(session, 1, Mark::There));
-        by_hand::store(&world, summaries.collect()).await?;
-    }
+    publish_and_summarise(&world, 0..SESSIONS).await?;
     let mut acknowledged = 0;
     while acknowledged < SESSIONS {
         by_hand::acknowledge(&world, 500).await?;
@@ -495,13 +482,90 @@ async fn twenty_thousand_sessions_are_audited() -> TestResult {
         assert_eq!((audit.ended, audit.summarised, audit.announced), (sessions, sessions, sessions));
     }
     assert_eq!((whole.passes, in_parts.passes), (1, 4));
-    world
-        .database()
-        .collection::<mongodb::bson::Document>(SUMMARIES_COLLECTION)
-        .delete_one(doc! { "_id": "room:s-12345" })
-        .await?;
+    let lost = numbered(12_345).key();
+    remove_summary(&world, lost.as_str()).await?;
     let audit = by_library(&world, Options { sessions_a_pass: 6_000, ..TELL }).await?;
-    assert_eq!(audit.missing.named.first().and_then(|name| name.key.as_deref()), Some("room:s-12345"));
+    assert_eq!(audit.missing.named.first().and_then(|name| name.key.as_deref()), Some(lost.as_str()));
     assert_eq!(audit.missing.total, 1);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes minutes; for figures, TRANSCRIPT_PROCESSOR_BIN should name a release build"]
+async fn a_million_sessions_are_audited_in_bounded_memory() -> TestResult {
+    const SESSIONS: usize = 1_000_000;
+    const WITHIN: Duration = Duration::from_secs(600);
+    let world = World::start().await?;
+    world.create_streams().await?;
+    for from in (0..SESSIONS).step_by(20_000) {
+        publish_and_summarise(&world, from..from + 20_000).await?;
+    }
+    // A consumer that has everything behind it.
+    let consumer = pull::Config {
+        durable_name: Some(CONSUMER.to_owned()),
+        filter_subject: SESSION_ENDED_SUBJECT.to_owned(),
+        deliver_policy: DeliverPolicy::New,
+        ..pull::Config::default()
+    };
+    world.jetstream.create_consumer_on_stream(consumer, TRANSCRIPTION_STREAM).await?;
+    for lost in [7, 500_000, 999_999] {
+        remove_summary(&world, numbered(lost).key().as_str()).await?;
+    }
+    let peak = Cell::new(0);
+    let started = Instant::now();
+    let auditing = world.processor("audit").argument("--json").start().await?;
+    let peak = wait_until("the audit ends", WITHIN, || async {
+        // The kernel's own high-water mark; it is gone with the process.
+        let status = std::fs::read_to_string(format!("/proc/{}/status", auditing.pid())).unwrap_or_default();
+        peak.set(peak.get().max(high_water(&status).unwrap_or(0)));
+        if auditing.exit().is_some() { Ok(peak.get()) } else { Err("it runs") }
+    })
+    .await?;
+    let took = started.elapsed();
+    let rate = SESSIONS as f64 / took.as_secs_f64();
+    eprintln!("{SESSIONS} sessions in {took:.2?}, {rate:.0} a second, {} MiB at most", peak / 1024);
+    assert_eq!(auditing.exit(), Some(Exit::Code(1)));
+    let told: Value = serde_json::from_str(&auditing.output())?;
+    assert_eq!((&told["ended"], &told["missing"]["total"], &told["passes"]), (&json!(SESSIONS), &json!(3), &json!(2)));
+    assert!((1..256 * 1024).contains(&peak), "{peak} KiB");
+    Ok(())
+}
+
+fn high_water(status: &str) -> Option<u64> {
+    status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?.trim().strip_suffix("kB")?.trim().parse().ok()
+}
+
+/// A session with ids as long as UUIDs.
+fn numbered(number: usize) -> Session {
+    let id = |kind: &str| format!("{kind}-0000-4000-8000-{number:012x}");
+    Session::new(&id("c0ffee00"), &id("5e551011")).expect("the ids are valid")
+}
+
+async fn remove_summary(world: &World, key: &str) -> TestResult {
+    let summaries = world.database().collection::<Document>(SUMMARIES_COLLECTION);
+    assert_eq!(summaries.delete_one(doc! { "_id": key }).await?.deleted_count, 1);
+    Ok(())
+}
+
+/// Calls that ended, are summarised, and are announced.
+async fn publish_and_summarise(world: &World, numbers: Range<usize>) -> TestResult {
+    let sessions: Vec<Session> = numbers.map(numbered).collect();
+    let (jetstream, all) = (&world.jetstream, &sessions);
+    let messages = all.iter().flat_map(|session| {
+        let Session { conversation_id, session_id } = session;
+        let end = json!({ "conversationId": conversation_id, "sessionId": session_id, "publishedSegments": 1 });
+        let told =
+            json!({ "conversationId": conversation_id, "sessionId": session_id, "segments": 1, "complete": true });
+        [(SESSION_ENDED_SUBJECT, end), (PROCESSED_SUBJECT, told)]
+    });
+    futures::stream::iter(messages)
+        .map(|(subject, payload)| async move { jetstream.publish(subject, payload.to_string().into()).await?.await })
+        .buffer_unordered(1000)
+        .try_for_each(|_| async { Ok(()) })
+        .await?;
+    for batch in sessions.chunks(10_000) {
+        let summaries = batch.iter().map(|session| by_hand::summary(session, 1, Mark::There));
+        by_hand::store(world, summaries.collect()).await?;
+    }
     Ok(())
 }

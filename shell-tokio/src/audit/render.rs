@@ -43,7 +43,7 @@ pub fn render(audit: &Audit) -> String {
 fn notes(audit: &Audit) -> impl Iterator<Item = String> {
     let unreadable =
         (audit.unreadable > 0).then(|| format!("{} notifications and dead letters name no call", audit.unreadable));
-    let asking = match audit.consumer {
+    let asking = match audit.asking {
         Asking::NoConsumer if audit.under_way > 0 => Some("there is no consumer"),
         Asking::Nobody if audit.under_way > 0 => Some("no processor was asking for messages"),
         Asking::NoConsumer | Asking::Nobody | Asking::Somebody => None,
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn what_waits_for_nobody_is_said() {
-        let audit = Audit { under_way: 2, consumer: Asking::Nobody, ..empty(Remedy::Tell) };
+        let audit = Audit { under_way: 2, asking: Asking::Nobody, ..empty(Remedy::Tell) };
         let page = render(&audit);
         assert!(page.contains("no processor was asking for messages: what is under way waits for"), "{page}");
         assert!(!render(&Audit { under_way: 0, ..audit }).contains("asking"));
