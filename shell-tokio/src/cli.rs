@@ -10,7 +10,10 @@ use clap::{
     builder::{BoolishValueParser, NonEmptyStringValueParser},
     error::ErrorKind,
 };
-use transcript_core::ids::{IdError, Session};
+use transcript_core::{
+    WallTime,
+    ids::{IdError, Session},
+};
 
 use crate::secret::{MongodbUri, NatsUrls, Secret};
 
@@ -68,7 +71,7 @@ impl Cli {
         self.mongodb.uri.check().map_err(|e| format!("--mongodb-uri {}: {e}", self.mongodb.uri))?;
         match &self.command {
             Command::Run(args) => args.check(),
-            Command::Setup(_) | Command::Play(_) => Ok(()),
+            Command::Setup(_) | Command::Play(_) | Command::DeadLetters(_) | Command::Audit(_) => Ok(()),
             Command::Show(args) => args.session().map(drop).map_err(|e| e.to_string()),
         }
     }
@@ -85,6 +88,19 @@ pub enum Command {
     Play(PlayArgs),
     /// Show the stored summary of a call
     Show(ShowArgs),
+    /// List, show, redrive or discard the calls that were given up
+    ///
+    /// A call that cannot be processed is kept in the stream, on transcription.dead-letter, with the reason. Nothing else is
+    /// written about it: what became of it is read from the stream and from the stored summaries. Exit code 1 where
+    /// something was not done for one of the dead letters.
+    DeadLetters(DeadLettersArgs),
+    /// Hold the stream against the store: whether every call that ended is summarised once and announced once
+    ///
+    /// Names the calls that are missing (ended, and neither summarised nor under way nor given up), the summaries that were
+    /// never announced, the calls that were announced more than once, those of which more segments are stored than their
+    /// summary counts, and the dead letters that nobody took care of. Exit code 0 where there are none of these, 1 where
+    /// there are or where that could not be found out. It can be run at any time, beside running processors.
+    Audit(AuditArgs),
 }
 
 /// Where NATS is, and how to be let in.
@@ -433,6 +449,108 @@ impl ShowArgs {
     /// An id that cannot be one.
     pub fn session(&self) -> Result<Session, IdError> {
         Session::new(&self.conversation, &self.session)
+    }
+}
+
+/// The settings of `dead-letters`.
+#[derive(Debug, Clone, Args)]
+pub struct DeadLettersArgs {
+    /// What to do with them.
+    #[command(subcommand)]
+    pub command: DeadLettersCommand,
+}
+
+/// What to do with dead letters.
+#[derive(Debug, Clone, Subcommand)]
+pub enum DeadLettersCommand {
+    /// One line for each: its place in the stream, when and why it was given up, and what became of it (open, redriven,
+    /// settled; "now N" where it was redriven and given up again as dead letter N)
+    List {
+        /// Print an array of JSON objects
+        #[arg(long)]
+        json: bool,
+    },
+    /// Everything about one, with the message that could not be processed
+    Show {
+        /// Place of the dead letter in the stream, as `list` shows it
+        #[arg(value_name = "SEQ", value_parser = clap::value_parser!(u64).range(1..))]
+        sequence: u64,
+        /// Print a JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Publish the end of the call again, which counts its attempts anew; harmless to repeat
+    Redrive {
+        /// Places of the dead letters in the stream, as `list` shows them
+        #[arg(
+            value_name = "SEQ", required_unless_present = "all", conflicts_with = "all",
+            value_parser = clap::value_parser!(u64).range(1..)
+        )]
+        sequences: Vec<u64>,
+        /// All that are open: neither settled nor redriven
+        #[arg(long)]
+        all: bool,
+        /// Print an array of JSON objects
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove dead letters from the stream. The ends of their calls stay: `audit` then names those calls as missing
+    Discard {
+        /// Places of the dead letters in the stream, as `list` shows them
+        #[arg(value_name = "SEQ", required = true, value_parser = clap::value_parser!(u64).range(1..))]
+        sequences: Vec<u64>,
+        /// Print an array of JSON objects
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Which dead letters are redriven.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Which {
+    /// Those at these places of the stream.
+    These(Vec<u64>),
+    /// Those that are open.
+    AllOpen,
+}
+
+/// The settings of `audit`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct AuditArgs {
+    /// Look only at what was stored in the stream since then: a time span that ends now, such as 24h, or a moment such as
+    /// 2026-11-29T08:00:00Z. A call whose end was published again counts by its latest end, and notifications from before
+    /// are not seen
+    #[arg(long, value_name = "DURATION|TIMESTAMP", value_parser = parse::since)]
+    pub since: Option<Since>,
+    /// Publish the ends of the missing, the never announced and the outgrown calls again, for a running processor; harmless
+    /// to repeat
+    #[arg(long)]
+    pub repair: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// From when on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Since {
+    /// So long before now.
+    Ago(Duration),
+    /// From this moment on.
+    At(WallTime),
+}
+
+impl Since {
+    /// The moment that is meant at `now`.
+    #[must_use]
+    pub fn moment(self, now: WallTime) -> WallTime {
+        match self {
+            Self::Ago(span) => {
+                let millis = i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
+                WallTime::from_millis(now.as_millis().saturating_sub(millis).max(0))
+            }
+            Self::At(moment) => moment,
+        }
     }
 }
 

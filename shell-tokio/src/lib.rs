@@ -3,12 +3,15 @@
 //! Services that publish segments, the ends of calls or recordings use [`publishing`]; [`setup`] makes the streams, the
 //! consumer and the index what the data contract says. Everything else is what the binary `transcript-processor` is made of.
 
+pub mod audit;
 mod batch;
 pub mod broker;
 pub mod cli;
 pub mod clock;
 pub mod connect;
+pub mod dead_letters;
 pub mod driver;
+pub mod history;
 pub mod logging;
 pub mod play;
 pub mod publishing;

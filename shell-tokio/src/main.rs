@@ -2,15 +2,18 @@
 
 use std::{
     error::Error,
-    io::{self, Write},
+    io::{self, IsTerminal, Write},
     process::ExitCode,
 };
 
 use async_nats::{Client, jetstream};
 use mongodb::Database;
 use transcript_processor::{
-    cli::{Cli, Command, ShowArgs, StreamSettings},
+    audit::{self, Options, Progress, Remedy, SESSIONS_A_PASS},
+    cli::{AuditArgs, Cli, Command, DeadLettersCommand, ShowArgs, StreamSettings, Which},
+    clock::Clock,
     connect::{connect_mongodb, connect_nats},
+    dead_letters::{self, Outcome, Whole},
     logging, play, run, setup, show,
 };
 
@@ -19,13 +22,23 @@ const FAILED: u8 = 1;
 /// The command line or a setting is wrong.
 const USAGE: u8 = 2;
 
+/// What a command that did its work has to say by its exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Finding {
+    /// All is well.
+    Good,
+    /// Something is not as it should be, and was told.
+    Bad,
+}
+
 fn main() -> ExitCode {
     let cli = match Cli::read(std::env::args_os()) {
         Ok(cli) => cli,
         Err(e) => return usage(&e),
     };
     match start(&cli) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(Finding::Good) => ExitCode::SUCCESS,
+        Ok(Finding::Bad) => ExitCode::from(FAILED),
         Err(e) if is_broken_pipe(e.as_ref()) => ExitCode::SUCCESS,
         Err(e) => {
             report(&format!("error: {}", with_causes(e.as_ref())));
@@ -34,18 +47,18 @@ fn main() -> ExitCode {
     }
 }
 
-fn start(cli: &Cli) -> Result<(), Box<dyn Error>> {
+fn start(cli: &Cli) -> Result<Finding, Box<dyn Error>> {
     logging::init(&cli.log)?;
     logging::log_panics();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(command(cli))
 }
 
-async fn command(cli: &Cli) -> Result<(), Box<dyn Error>> {
+async fn command(cli: &Cli) -> Result<Finding, Box<dyn Error>> {
     let nats = async {
         match &cli.command {
             Command::Show(_) => Ok(None),
-            Command::Run(_) | Command::Setup(_) | Command::Play(_) => {
+            Command::Run(_) | Command::Setup(_) | Command::Play(_) | Command::DeadLetters(_) | Command::Audit(_) => {
                 connect_nats(&cli.nats, cli.connect_timeout).await.map(Some)
             }
         }
@@ -61,17 +74,26 @@ async fn command(cli: &Cli) -> Result<(), Box<dyn Error>> {
     done
 }
 
-async fn perform(cli: &Cli, nats: Option<Client>, database: &Database) -> Result<(), Box<dyn Error>> {
-    match (&cli.command, nats) {
-        (Command::Run(args), Some(nats)) => Ok(run::run(nats, database.clone(), args).await?),
-        (Command::Setup(settings), Some(nats)) => set_up(&jetstream::new(nats), database, settings).await,
-        (Command::Play(args), Some(nats)) => {
-            let print = |played: &play::Played| writeln!(io::stdout().lock(), "{played}");
-            Ok(play::play(&jetstream::new(nats), database, args, print).await?)
+async fn perform(cli: &Cli, nats: Option<Client>, database: &Database) -> Result<Finding, Box<dyn Error>> {
+    let Some(nats) = nats else {
+        if let Command::Show(args) = &cli.command {
+            show_summary(database, args).await?;
         }
-        (Command::Show(args), _) => show_summary(database, args).await,
-        (Command::Run(_) | Command::Setup(_) | Command::Play(_), None) => Ok(()),
+        return Ok(Finding::Good);
+    };
+    let js = jetstream::new(nats.clone());
+    match &cli.command {
+        Command::Run(args) => run::run(nats, database.clone(), args).await?,
+        Command::Setup(settings) => set_up(&js, database, settings).await?,
+        Command::Play(args) => {
+            let print = |played: &play::Played| writeln!(io::stdout().lock(), "{played}");
+            play::play(&js, database, args, print).await?;
+        }
+        Command::Show(args) => show_summary(database, args).await?,
+        Command::DeadLetters(args) => return dead_letters(&js, database, &args.command).await,
+        Command::Audit(args) => return audit(&js, database, args).await,
     }
+    Ok(Finding::Good)
 }
 
 async fn set_up(js: &jetstream::Context, database: &Database, settings: &StreamSettings) -> Result<(), Box<dyn Error>> {
@@ -95,6 +117,68 @@ async fn show_summary(database: &Database, args: &ShowArgs) -> Result<(), Box<dy
         if args.json { show::to_json(document) } else { show::render(&document, textwrap::termwidth().min(100))? };
     writeln!(io::stdout().lock(), "{}", page.trim_end())?;
     Ok(())
+}
+
+async fn dead_letters(
+    js: &jetstream::Context,
+    database: &Database,
+    command: &DeadLettersCommand,
+) -> Result<Finding, Box<dyn Error>> {
+    let (outcomes, json) = match command {
+        DeadLettersCommand::List { json } => {
+            let letters = dead_letters::list(js, database).await?;
+            let page = match (json, letters.is_empty()) {
+                (true, _) => show::json(&letters)?,
+                (false, true) => "no dead letters".to_owned(),
+                (false, false) => dead_letters::table(&letters, width()),
+            };
+            print(&page)?;
+            return Ok(Finding::Good);
+        }
+        DeadLettersCommand::Show { sequence, json } => {
+            let (letter, payload) = dead_letters::show(js, database, *sequence).await?;
+            let whole = || show::json(&Whole::new(&letter, &payload));
+            print(&if *json { whole()? } else { dead_letters::render(&letter, &payload) })?;
+            return Ok(Finding::Good);
+        }
+        DeadLettersCommand::Redrive { sequences, all, json } => {
+            let which = if *all { Which::AllOpen } else { Which::These(sequences.clone()) };
+            (dead_letters::redrive(js, database, &which).await?, *json)
+        }
+        DeadLettersCommand::Discard { sequences, json } => (dead_letters::discard(js, sequences).await?, *json),
+    };
+    let told = outcomes.iter().map(Outcome::to_string).collect::<Vec<_>>().join("\n");
+    match (json, outcomes.is_empty()) {
+        (true, _) => print(&show::json(&outcomes)?)?,
+        (false, true) => print("no open dead letters")?,
+        (false, false) => print(&told)?,
+    }
+    Ok(if outcomes.iter().all(|outcome| outcome.done.is_success()) { Finding::Good } else { Finding::Bad })
+}
+
+async fn audit(js: &jetstream::Context, database: &Database, args: &AuditArgs) -> Result<Finding, Box<dyn Error>> {
+    let since = args.since.map(|since| since.moment(Clock::start().wall()));
+    let remedy = if args.repair { Remedy::Repair } else { Remedy::Tell };
+    let options = Options { since, remedy, sessions_a_pass: SESSIONS_A_PASS };
+    let progress = if args.json { Progress::hidden() } else { Progress::on_stderr() };
+    let audited = audit::audit(js, database, options, &progress).await;
+    progress.end();
+    let audit = audited?;
+    print(&if args.json { show::json(&audit)? } else { audit::render(&audit) })?;
+    if audit.one_to_one {
+        return Ok(Finding::Good);
+    }
+    report("audit: not one to one");
+    Ok(Finding::Bad)
+}
+
+fn print(page: &str) -> io::Result<()> {
+    writeln!(io::stdout().lock(), "{}", page.trim_end())
+}
+
+/// The columns of a line: those of the terminal, and as many as it takes where the output goes elsewhere.
+fn width() -> usize {
+    if io::stdout().is_terminal() { textwrap::termwidth() } else { usize::MAX }
 }
 
 /// Help and version are asked for, and go to stdout; everything else is wrong usage.

@@ -12,6 +12,7 @@ use transcript_core::{contract::SUMMARIES_COLLECTION, ids::Session};
 
 use self::render::obeyed;
 pub use self::render::{harmless, render};
+pub(crate) use self::render::{padded, shortened};
 
 /// Why there is nothing to show.
 #[derive(Debug, Error)]
@@ -49,8 +50,16 @@ pub async fn load(db: &Database, session: &Session) -> Result<Document, ShowErro
 /// The document in MongoDB's relaxed extended JSON, indented, with its fields in the order in which they are stored.
 #[must_use]
 pub fn to_json(document: Document) -> String {
-    let json =
-        serde_json::to_string_pretty(&Relaxed(Bson::Document(document))).expect("a document can be written as JSON");
+    json(&Relaxed(Bson::Document(document))).expect("a document can be written as JSON")
+}
+
+/// The value in JSON, indented, with everything escaped that a terminal would obey.
+///
+/// # Errors
+///
+/// See [`serde_json::to_string_pretty`].
+pub fn json<T: Serialize>(value: &T) -> serde_json::Result<String> {
+    let json = serde_json::to_string_pretty(value)?;
     let mut shown = String::with_capacity(json.len());
     for c in json.chars() {
         // Only inside a text can these stand; escaped they say the same and a terminal does not obey them.
@@ -61,7 +70,7 @@ pub fn to_json(document: Document) -> String {
             shown.push(c);
         }
     }
-    shown
+    Ok(shown)
 }
 
 /// `Bson::into_relaxed_extjson` sorts the fields of a document by name; this keeps their order.

@@ -239,7 +239,7 @@ async fn ends_that_come_again_after_a_purge_and_a_restart_are_not_announced_agai
     assert_eq!(world.notifications().await?.len(), 300);
     let stream = world.jetstream.get_stream(TRANSCRIPTION_STREAM).await?;
     stream.purge().await?;
-    world.nats.terminate().await?;
+    world.nats.process().terminate().await?;
     world.nats.start_again().await?;
     wait_until("the ends are published again", LONG, || async {
         publish_ends(&world.app(), &all).await.map_err(|error| error.to_string())
@@ -265,7 +265,7 @@ async fn an_outage_of_mongodb_costs_no_attempt() -> Outcome {
     ]);
     let processor = started(&command).await?;
     end(&world.app(), &calls("call", 500)?).await?;
-    world.mongod().kill().await?;
+    world.mongod().process().kill().await?;
     tokio::time::sleep(outage()?).await;
     assert_eq!(world.notifications().await?.len(), 0);
     world.mongod().start_again().await?;

@@ -1,9 +1,13 @@
 //! Readers of single values. clap names the flag and repeats the value; these say what it must be.
 
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
+use async_nats::datetime::parse_rfc3339;
 use bytesize::ByteSize;
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
+use transcript_core::WallTime;
+
+use super::Since;
 
 /// A duration from `min` to `max`, both of which are written as a user would write them.
 pub(super) fn duration(
@@ -26,6 +30,23 @@ pub(super) fn size(text: &str) -> Result<ByteSize, String> {
         Ok(_) => Err("must be from 1MiB to 1TiB".to_owned()),
         Err(e) => Err(format!("must be a size such as 64MiB, from 1MiB to 1TiB: {e}")),
     }
+}
+
+/// A time span before now, or a moment of which the time zone is UTC where it names none.
+pub(super) fn since(text: &str) -> Result<Since, String> {
+    if let Ok(ago) = humantime::parse_duration(text) {
+        return Ok(Since::Ago(ago));
+    }
+    let millis = match parse_rfc3339(text) {
+        Ok(moment) => i64::try_from(moment.unix_timestamp_nanos() / 1_000_000).ok(),
+        Err(_) => humantime::parse_rfc3339_weak(text)
+            .ok()
+            .and_then(|moment| moment.duration_since(UNIX_EPOCH).ok())
+            .and_then(|since| i64::try_from(since.as_millis()).ok()),
+    };
+    millis
+        .map(|millis| Since::At(WallTime::from_millis(millis)))
+        .ok_or_else(|| "must be a duration such as 90m or 7d, or a moment such as 2026-11-29T08:00:00Z".to_owned())
 }
 
 /// JetStream keeps a stream on an odd number of servers, at most five.
@@ -71,6 +92,19 @@ pub(super) fn log_filter(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn since_is_a_span_or_a_moment() {
+        assert_eq!(since("90m"), Ok(Since::Ago(Duration::from_secs(5400))));
+        let eight = Ok(Since::At(WallTime::from_millis(1_795_939_200_000)));
+        for text in ["2026-11-29T08:00:00Z", "2026-11-29 08:00:00", "2026-11-29T08:00:00", "2026-11-29T10:00:00+02:00"]
+        {
+            assert_eq!(since(text), eight, "{text}");
+        }
+        for text in ["", "yesterday", "24", "2026-13-01T00:00:00Z"] {
+            assert!(since(text).is_err_and(|message| message.contains("must be a duration")), "{text}");
+        }
+    }
 
     #[test]
     fn a_log_filter_is_a_level_or_pairs() {

@@ -14,7 +14,11 @@ fn refusal(line: &str) -> String {
 fn run_args(line: &str) -> RunArgs {
     match read(line).expect("settings are good").command {
         Command::Run(args) => *args,
-        other @ (Command::Setup(_) | Command::Play(_) | Command::Show(_)) => panic!("{other:?}"),
+        other @ (Command::Setup(_)
+        | Command::Play(_)
+        | Command::Show(_)
+        | Command::DeadLetters(_)
+        | Command::Audit(_)) => panic!("{other:?}"),
     }
 }
 
@@ -137,4 +141,46 @@ fn play_and_show_read_their_arguments() {
     }
     assert!(refusal(&format!("show c {}", "s".repeat(257))).contains("sessionId is longer than 256 bytes"));
     assert!(read("show c s --json").is_ok());
+}
+
+#[test]
+fn dead_letters_are_named_by_their_places_or_all() {
+    let redrive = |line: &str| match read(line).expect("settings are good").command {
+        Command::DeadLetters(DeadLettersArgs { command: DeadLettersCommand::Redrive { sequences, all, json } }) => {
+            (sequences, all, json)
+        }
+        other @ (Command::Run(_)
+        | Command::Setup(_)
+        | Command::Play(_)
+        | Command::Show(_)
+        | Command::DeadLetters(_)
+        | Command::Audit(_)) => panic!("{other:?}"),
+    };
+    assert_eq!(redrive("dead-letters redrive 7 9 --json"), (vec![7, 9], false, true));
+    assert_eq!(redrive("dead-letters redrive --all"), (vec![], true, false));
+    for line in [
+        "dead-letters",
+        "dead-letters redrive",
+        "dead-letters redrive 1 --all",
+        "dead-letters redrive 0",
+        "dead-letters discard",
+        "dead-letters discard --all",
+        "dead-letters show",
+        "dead-letters show 1 2",
+        "dead-letters show x",
+    ] {
+        refusal(line);
+    }
+}
+
+#[test]
+fn audit_reads_its_arguments() {
+    let Command::Audit(audit) = read("audit --since 7d --repair --json").expect("settings are good").command else {
+        panic!("not audit")
+    };
+    let now = WallTime::from_millis(7 * 86_400_000 + 5);
+    assert_eq!(audit.since.map(|since| since.moment(now)), Some(WallTime::from_millis(5)));
+    let week = Some(Since::Ago(Duration::from_secs(7 * 86_400)));
+    assert_eq!(audit, AuditArgs { since: week, repair: true, json: true });
+    assert!(refusal("audit --since soon").contains("must be a duration such as 90m or 7d, or a moment"));
 }

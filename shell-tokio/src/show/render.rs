@@ -173,14 +173,17 @@ fn wrapped(page: &mut String, text: &str, first: &str, next: &str, width: usize)
 
 /// The label as it fits into its column; a dash where there is none.
 fn label(speaker: Option<&str>) -> String {
-    let Some(speaker) = speaker else { return "-".to_owned() };
-    let speaker = harmless(speaker);
-    if display_width(&speaker) <= WIDEST_SPEAKER {
-        return speaker;
+    speaker.map_or_else(|| "-".to_owned(), |speaker| shortened(&harmless(speaker), WIDEST_SPEAKER))
+}
+
+/// The text, cut where it takes more than `columns`.
+pub(crate) fn shortened(text: &str, columns: usize) -> String {
+    if display_width(text) <= columns {
+        return text.to_owned();
     }
     let mut short = String::new();
-    for c in speaker.chars() {
-        if display_width(&short) + display_width(c.encode_utf8(&mut [0; 4])) >= WIDEST_SPEAKER {
+    for c in text.chars() {
+        if display_width(&short) + display_width(c.encode_utf8(&mut [0; 4])) >= columns {
             break;
         }
         short.push(c);
@@ -189,7 +192,7 @@ fn label(speaker: Option<&str>) -> String {
 }
 
 /// Columns, not characters: a Japanese character takes two, a combining accent none.
-fn padded(text: &str, columns: usize) -> String {
+pub(crate) fn padded(text: &str, columns: usize) -> String {
     format!("{text}{}", " ".repeat(columns.saturating_sub(display_width(text))))
 }
 

@@ -22,7 +22,7 @@ impl Worker {
     }
 
     /// How many segments each session has; those of none are left out.
-    pub(super) async fn counts(
+    pub(crate) async fn counts(
         &self,
         sessions: impl IntoIterator<Item = &str>,
     ) -> Result<BTreeMap<String, u64>, Failure> {

@@ -8,7 +8,7 @@ mod load;
 mod mark;
 pub mod outgrown;
 #[cfg_attr(feature = "first-version", expect(dead_code, reason = "the first version had no conditional upsert"))]
-mod save;
+pub(crate) mod save;
 mod segment;
 pub mod statement;
 
@@ -81,7 +81,7 @@ struct Asked<T> {
 
 /// What every worker needs.
 #[derive(Debug, Clone)]
-struct Worker {
+pub(crate) struct Worker {
     database: Database,
     reports: mpsc::UnboundedSender<Input>,
     /// How long an answer is waited for. The driver itself would wait for ever on a server that is frozen.
@@ -142,7 +142,7 @@ impl Store {
 }
 
 impl Worker {
-    fn new(database: &Database, reports: mpsc::UnboundedSender<Input>, answer_timeout: Duration) -> Self {
+    pub(crate) fn new(database: &Database, reports: mpsc::UnboundedSender<Input>, answer_timeout: Duration) -> Self {
         Self { database: database.clone(), reports, answer_timeout, failing: Arc::default() }
     }
 
@@ -150,12 +150,15 @@ impl Worker {
         self.database.collection(SEGMENTS_COLLECTION)
     }
 
-    fn summaries(&self) -> Collection<RawDocumentBuf> {
+    pub(crate) fn summaries(&self) -> Collection<RawDocumentBuf> {
         self.database.collection(SUMMARIES_COLLECTION)
     }
 
     /// Waits for an answer of the driver, but not for ever.
-    async fn answer<T>(&self, answer: impl IntoFuture<Output = mongodb::error::Result<T>>) -> Result<T, Failure> {
+    pub(crate) async fn answer<T>(
+        &self,
+        answer: impl IntoFuture<Output = mongodb::error::Result<T>>,
+    ) -> Result<T, Failure> {
         let answer = match tokio::time::timeout(self.answer_timeout, answer.into_future()).await {
             Ok(answer) => answer.map_err(|error| failures::of(&error)),
             Err(_) => Err(Failure {

@@ -148,7 +148,7 @@ pub(super) fn write_errors(reply: &Document) -> Result<BTreeMap<usize, WriteErro
         .collect())
 }
 
-pub(super) fn stored(document: &RawDocument) -> Stored {
+pub(crate) fn stored(document: &RawDocument) -> Stored {
     let notified = document.get_document("notified").ok().map(|mark| Notified {
         stream_sequence: number(mark.get("streamSequence").ok().flatten()),
         at: WallTime::from_millis(mark.get_datetime("at").map_or(0, DateTime::timestamp_millis)),
@@ -163,7 +163,7 @@ pub(super) fn stored(document: &RawDocument) -> Stored {
 }
 
 /// A number of any type; 0 where there is none.
-pub(super) fn number(value: Option<RawBsonRef<'_>>) -> u64 {
+pub(crate) fn number(value: Option<RawBsonRef<'_>>) -> u64 {
     let Some(value) = value else { return 0 };
     let decimal = || if let RawBsonRef::Decimal128(decimal) = value { decimal.to_string().parse().ok() } else { None };
     let other = || value.as_f64().or_else(decimal).map(|n| n as i64);

@@ -1,0 +1,116 @@
+//! Streams and stores built by hand: what processors leave behind, without a processor.
+
+use async_nats::{HeaderMap, header::NATS_MESSAGE_ID, jetstream::consumer::PullConsumer};
+use futures::{StreamExt, TryStreamExt};
+use mongodb::bson::{DateTime, Document, doc};
+use transcript_core::{
+    WallTime,
+    contract::{
+        ATTEMPTS_HEADER, Announcement, CONSUMER, DEAD_LETTER_SUBJECT, DeadLetter, Notification, PROCESSOR_HEADER,
+        REASON_HEADER, STREAM_SEQUENCE_HEADER, SUMMARIES_COLLECTION, TIME_HEADER, TRANSCRIPTION_STREAM,
+    },
+    ids::Session,
+};
+
+use crate::world::World;
+
+/// What goes wrong here is for the test to tell.
+pub type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+/// Whether a summary says that it was announced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// It does not.
+    Missing,
+    /// It does.
+    There,
+}
+
+/// Publishes with headers and gives the place in the stream.
+///
+/// # Errors
+///
+/// The server did not store it.
+pub async fn publish(world: &World, subject: &str, headers: HeaderMap, payload: Vec<u8>) -> Outcome<u64> {
+    let stored = world.jetstream.publish_with_headers(subject.to_owned(), headers, payload.into()).await?;
+    Ok(stored.await?.sequence)
+}
+
+/// Publishes a dead letter as a processor does.
+///
+/// # Errors
+///
+/// The server did not store it.
+pub async fn letter(world: &World, about: u64, reason: &str, payload: Vec<u8>) -> Outcome<u64> {
+    let at = WallTime::from_millis(1_795_980_423_000);
+    let letter = DeadLetter { stream_sequence: about, attempts: 5, reason: reason.to_owned(), at, ended: None };
+    let mut headers = HeaderMap::new();
+    headers.insert(NATS_MESSAGE_ID, letter.message_id());
+    headers.insert(STREAM_SEQUENCE_HEADER, about.to_string());
+    headers.insert(ATTEMPTS_HEADER, letter.attempts.to_string());
+    headers.insert(REASON_HEADER, reason);
+    headers.insert(TIME_HEADER, at.as_millis().to_string());
+    headers.insert(PROCESSOR_HEADER, "host/12");
+    publish(world, DEAD_LETTER_SUBJECT, headers, payload).await
+}
+
+/// Publishes a notification as a processor does, but with an id of the caller's.
+///
+/// # Errors
+///
+/// The server did not store it.
+pub async fn announce(world: &World, session: &Session, announcement: Announcement, id: &str) -> Outcome<u64> {
+    let notification = Notification { session: session.clone(), segments: 1, complete: true, revision: None };
+    let mut headers = HeaderMap::new();
+    headers.insert(NATS_MESSAGE_ID, id);
+    publish(world, &announcement.subject(&session.key()), headers, serde_json::to_vec(&notification)?).await
+}
+
+/// The document of a summary.
+#[must_use]
+pub fn summary(session: &Session, segments: i64, mark: Mark) -> Document {
+    let mut document = doc! {
+        "_id": session.key().as_str(), "conversationId": &*session.conversation_id, "sessionId": &*session.session_id,
+        "segments": segments, "publishedSegments": segments, "complete": true, "words": 0_i64, "speakers": [],
+        "longestTurns": [], "questions": [], "updatedAt": DateTime::from_millis(0),
+    };
+    if mark == Mark::There {
+        document.insert("notified", doc! { "streamSequence": 1_i64, "at": DateTime::from_millis(0) });
+    }
+    document
+}
+
+/// Stores summaries.
+///
+/// # Errors
+///
+/// The store does not take them.
+pub async fn store(world: &World, summaries: Vec<Document>) -> Outcome<()> {
+    world.database().collection::<Document>(SUMMARIES_COLLECTION).insert_many(summaries).ordered(false).await?;
+    Ok(())
+}
+
+/// Has the processors' consumer hand out this many ends, acknowledges them, and waits until the server has said so.
+///
+/// # Errors
+///
+/// The server does not answer, or has fewer.
+pub async fn acknowledge(world: &World, ends: usize) -> Outcome<()> {
+    for message in deliver(world, ends).await? {
+        let reply = message.reply.clone().ok_or("a delivery has a reply subject")?;
+        world.client.request(reply, "+ACK".into()).await?;
+    }
+    Ok(())
+}
+
+/// Has the processors' consumer hand out this many ends.
+///
+/// # Errors
+///
+/// The server does not answer, or has fewer.
+pub async fn deliver(world: &World, ends: usize) -> Outcome<Vec<async_nats::jetstream::Message>> {
+    let consumer: PullConsumer = world.jetstream.get_consumer_from_stream(CONSUMER, TRANSCRIPTION_STREAM).await?;
+    let messages = consumer.fetch().max_messages(ends).messages().await?;
+    let messages: Vec<_> = messages.take(ends).try_collect().await.map_err(|error| error.to_string())?;
+    if messages.len() == ends { Ok(messages) } else { Err(format!("only {} ends", messages.len()).into()) }
+}
