@@ -17,6 +17,7 @@ use crate::{
     cli::{AnnounceSettings, RunArgs, RunSettings, StreamSettings},
     clock::Clock,
     driver::{Deliveries, Driver, Ended, RealServers, Signal},
+    history::History,
     setup::{self, SetupError},
     store::{Store, outgrown::Watch},
 };
@@ -133,7 +134,23 @@ async fn set_up(
     if args.announce.revise {
         setup::ensure_watched(database, &mut report).await?;
     }
+    report.warnings.extend(too_little_for_all(jetstream, args).await);
     Ok(report)
+}
+
+/// Whether the consumer hands out less than all processors together have room for. Each one that has room keeps a pull
+/// request open. It is only a look: where it fails, nothing is said.
+async fn too_little_for_all(jetstream: &jetstream::Context, args: &RunArgs) -> Option<String> {
+    let consumer = History::open(jetstream).await.ok()?.consumer().await.ok()??;
+    let others = u64::try_from(consumer.num_waiting).ok()?;
+    let room = (others + 1).saturating_mul(args.jobs.max_in_flight.into());
+    let most = args.stream.max_ack_pending;
+    (room > most.into()).then(|| {
+        format!(
+            "{others} other processors ask for messages: together with this one they have room for {room} calls, but the \
+             consumer hands out no more than --max-ack-pending {most} at a time: raise that, or lower --max-in-flight"
+        )
+    })
 }
 
 /// The machine's name and the process's number, which tell processors apart where nobody named them.

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use async_nats::jetstream::message::StreamMessage;
 use futures::{StreamExt, TryStreamExt, stream};
 use mongodb::bson::Document;
+use serde_json::Value;
 use tokio::sync::mpsc;
 use transcript_core::{
     Bug, Processor,
@@ -129,7 +130,69 @@ async fn a_call_whose_process_dies_at_every_attempt_becomes_a_dead_letter() -> O
     assert_eq!(header(&letter, REASON_HEADER), "handed over 5 times without an end");
     assert_eq!(world.summaries().await?.len(), 0);
     processor.terminate(LONG).await?;
+    assert_eq!(audited(&world, &[]).await?.0, Exit::Code(1), "a dead letter is open");
+
+    let mended = started(&world.processor("run").arguments(SHORT)).await?;
+    for times in ["first", "second"] {
+        world.processor("dead-letters").arguments(["redrive", "--all"]).run(LONG).await?;
+        idle(&world).await?;
+        assert_eq!(world.notifications().await?.len(), 1, "after the {times} redrive");
+    }
+    assert_eq!(held(&world, SESSION_ENDED_SUBJECT).await?, 2, "the second redrive did nothing");
+    assert_eq!(audited(&world, &[]).await?, (Exit::Code(0), vec![]));
+    mended.terminate().await?;
     Ok(())
+}
+
+/// Nobody listened when JetStream said it: only the audit can find the call.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_was_given_up_unheard_is_found_by_the_audit_and_repaired() -> Outcome {
+    let world = World::start().await?;
+    let all = calls("call", 3)?;
+    let mut processor = Supervisor::new(world.processor("run").arguments(["--quiet-period=1h", "--ack-wait=500ms"]));
+    processor.start().await?;
+    processor.ready(LONG).await?;
+    end(&world.app(), &all).await?;
+    for attempt in 1..=5_u64 {
+        wait_until(format!("attempt {attempt} of each"), LONG, || async {
+            let delivered = world.consumer().await.map_err(|error| error.to_string())?.delivered.consumer_sequence;
+            if delivered >= 3 * attempt { Ok(()) } else { Err(delivered.to_string()) }
+        })
+        .await?;
+        if attempt < 5 {
+            processor.start().await?;
+        }
+    }
+    processor.kill().await?;
+    // A pull makes JetStream give them up; nobody has subscribed to its advisories.
+    let pull = "$JS.API.CONSUMER.MSG.NEXT.TRANSCRIPTION.transcript-processor";
+    wait_until("they are given up", LONG, || async {
+        let asked = world.client.request(pull, r#"{"batch":1,"no_wait":true}"#.into()).await;
+        let open = world.consumer().await.map_err(|error| error.to_string())?.num_ack_pending;
+        if open == 0 { Ok(()) } else { Err(format!("{open} are pending, {asked:?}")) }
+    })
+    .await?;
+    let mended = started(&world.processor("run").arguments(SHORT)).await?;
+    idle(&world).await?;
+    assert_eq!((world.summaries().await?.len(), held(&world, DEAD_LETTER_SUBJECT).await?), (0, 0));
+    let keys: Vec<String> = all.iter().map(|call| call.session.key().to_string()).collect();
+    assert_eq!(audited(&world, &["--repair"]).await?, (Exit::Code(1), keys));
+    idle(&world).await?;
+    assert_eq!((world.summaries().await?.len(), world.notifications().await?.len()), (3, 3));
+    assert_eq!(audited(&world, &[]).await?, (Exit::Code(0), vec![]));
+    mended.terminate().await?;
+    Ok(())
+}
+
+/// What an audit ends with, and the keys of the calls that it names as missing.
+async fn audited(world: &World, arguments: &[&str]) -> Result<(Exit, Vec<String>), Box<dyn std::error::Error>> {
+    let audit = world.processor("audit").arguments(arguments).argument("--json").start().await?;
+    let exit = audit.wait(LONG).await?;
+    let found: Value = serde_json::from_str(&audit.output())?;
+    let missing = found["missing"]["named"].as_array().ok_or_else(|| format!("no names: {found}"))?;
+    let mut keys: Vec<String> = missing.iter().filter_map(|name| name["key"].as_str().map(str::to_owned)).collect();
+    keys.sort();
+    Ok((exit, keys))
 }
 
 /// A store that will never take a document is asked once, and the message is kept.
@@ -312,7 +375,31 @@ async fn ten_rollouts_under_load_cost_no_call_its_attempts() -> Outcome {
     assert_eq!((announced.len(), world.notifications().await?.len()), (400, 400));
     assert_eq!(held(&world, DEAD_LETTER_SUBJECT).await?, 0);
     assert!(held(&world, SESSION_ENDED_SUBJECT).await? > 400, "some were published again");
+    assert_eq!(audited(&world, &[]).await?, (Exit::Code(0), vec![]));
     processor.terminate(LONG).await?;
+    Ok(())
+}
+
+/// The consumer does not hand out as much as all have room for together.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_processor_warns_where_the_consumer_is_too_small_for_all_of_them() -> Outcome {
+    let world = World::start().await?;
+    let command = world.processor("run").arguments(["--max-in-flight=100", "--max-ack-pending=150"]);
+    let one = started(&command).await?;
+    assert!(!one.logs().contains("other processors"), "{}", one.logs());
+    wait_until("it asks for messages", LONG, || async {
+        match world.consumer().await.map_err(|error| error.to_string())?.num_waiting {
+            0 => Err("not yet"),
+            _ => Ok(()),
+        }
+        .map_err(str::to_owned)
+    })
+    .await?;
+    let two = started(&command).await?;
+    let warning = "1 other processors ask for messages: together with this one they have room for 200 calls";
+    assert!(two.logs().contains(warning), "{}", two.logs());
+    one.terminate().await?;
+    two.terminate().await?;
     Ok(())
 }
 
