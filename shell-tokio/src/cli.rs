@@ -510,8 +510,8 @@ pub enum Which {
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct AuditArgs {
     /// Look only at what was stored in the stream since then: a time span that ends now, such as 24h, or a moment such as
-    /// 2026-11-29T08:00:00Z. A call whose end was published again counts by its latest end, and notifications from before
-    /// are not seen
+    /// 2026-11-29T08:00:00Z. A call whose end was published again counts by its latest end; notifications from before
+    /// are not seen, nor summaries whose end is no longer in the stream
     #[arg(long, value_name = "DURATION|TIMESTAMP", value_parser = parse::since)]
     pub since: Option<Since>,
     /// Publish the ends of the missing, the never announced and the outgrown calls again, for a running processor; harmless
