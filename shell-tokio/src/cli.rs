@@ -376,7 +376,7 @@ pub struct RunSettings {
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(next_help_heading = ANNOUNCE)]
 pub struct AnnounceSettings {
-    /// Announce each call on a subject of its own, transcript.processed.<key>, which the stream takes once for as long as it
+    /// Announce each call on a subject of its own, transcript.processed.KEY, which the stream takes once for as long as it
     /// keeps the message; subscribers then listen to transcript.processed.*
     #[arg(long, env = "TRANSCRIPT_ANNOUNCE_ONCE", value_parser = BoolishValueParser::new())]
     pub announce_once: bool,
