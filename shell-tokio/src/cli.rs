@@ -384,7 +384,7 @@ pub struct RunSettings {
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(next_help_heading = ANNOUNCE)]
 pub struct AnnounceSettings {
-    /// Announce each call on a subject of its own, transcript.processed.<key>, which the stream takes once for as long as it
+    /// Announce each call on a subject of its own, transcript.processed.KEY, which the stream takes once for as long as it
     /// keeps the message; subscribers then listen to transcript.processed.*
     #[arg(long, env = "TRANSCRIPT_ANNOUNCE_ONCE", value_parser = BoolishValueParser::new())]
     pub announce_once: bool,
@@ -518,8 +518,8 @@ pub enum Which {
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct AuditArgs {
     /// Look only at what was stored in the stream since then: a time span that ends now, such as 24h, or a moment such as
-    /// 2026-11-29T08:00:00Z. A call whose end was published again counts by its latest end, and notifications from before
-    /// are not seen
+    /// 2026-11-29T08:00:00Z. A call whose end was published again counts by its latest end; notifications from before
+    /// are not seen, nor summaries whose end is no longer in the stream
     #[arg(long, value_name = "DURATION|TIMESTAMP", value_parser = parse::since)]
     pub since: Option<Since>,
     /// Publish the ends of the missing, the never announced and the outgrown calls again, for a running processor; harmless

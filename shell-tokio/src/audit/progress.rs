@@ -1,6 +1,8 @@
 //! How far an audit is: a line that changes on a terminal, nothing elsewhere.
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::fmt::Write;
+
+use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 /// Shows what is done, how much of it, and how fast.
 #[derive(Debug, Clone)]
@@ -24,11 +26,11 @@ impl Progress {
     /// Begins something new, of which there is so much as far as that is known.
     pub fn begin(&self, what: &'static str, length: Option<u64>) {
         let template = match length {
-            Some(_) => "{msg} {human_pos} of {human_len} {wide_bar} {per_sec} {eta}",
+            Some(_) => "{msg} {human_pos} of {human_len} {wide_bar} {rate} {eta}",
             None => "{msg}",
         };
         if let Ok(style) = ProgressStyle::with_template(template) {
-            self.bar.set_style(style);
+            self.bar.set_style(style.with_key("rate", rate));
         }
         self.bar.set_message(what);
         self.bar.set_length(length.unwrap_or(0));
@@ -44,6 +46,11 @@ impl Progress {
     pub fn end(&self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// Whole ones a second: the crate's own rate has four decimals.
+fn rate(state: &ProgressState, line: &mut dyn Write) {
+    write!(line, "{}/s", HumanCount(state.per_sec() as u64)).expect("a line of the bar takes every text");
 }
 
 #[cfg(test)]
