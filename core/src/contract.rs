@@ -28,9 +28,11 @@ pub const PROCESSED_SUBJECT: &str = "transcript.processed";
 pub const REVISED_SUBJECT: &str = "transcript.revised";
 /// The end of a call that could not be processed, kept with the reason.
 pub const DEAD_LETTER_SUBJECT: &str = "transcription.dead-letter";
+/// The record that somebody discarded a dead letter: the call of its payload is not to be processed any more.
+pub const DISCARDED_SUBJECT: &str = "transcription.discarded";
 /// On an end that was published again: the place in the stream of the message that it was made from.
 pub const REDRIVE_OF_HEADER: &str = "Transcript-Redrive-Of";
-/// On a dead letter: the place in the stream of the end that it is about.
+/// On a dead letter, and on the record of a discarded one: the place in the stream of the end that it is about.
 pub const STREAM_SEQUENCE_HEADER: &str = "Transcript-Stream-Sequence";
 /// On a dead letter: how often the end was handed over.
 pub const ATTEMPTS_HEADER: &str = "Transcript-Attempts";
@@ -125,6 +127,12 @@ impl DeadLetter {
     pub fn message_id(&self) -> String {
         format!("dead-letter-{}", self.stream_sequence)
     }
+}
+
+/// `Nats-Msg-Id` of the record that a dead letter was discarded.
+#[must_use]
+pub fn discard_id(stream_sequence: u64) -> String {
+    format!("discard-{stream_sequence}")
 }
 
 /// `Nats-Msg-Id` of an end that is published again: one for each message that it can be made from.

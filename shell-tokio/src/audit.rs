@@ -21,7 +21,8 @@
 //! | announced | a notification is in the stream, or the summary is marked |
 //! | under way | something is missing, and its last end waits for a processor or is in the hands of one |
 //! | dead letter | it was given up for its last end, and no summary is marked: open |
-//! | missing | it ended, is not summarised, not under way and no dead letter |
+//! | discarded | the dead letter about its last end was discarded: nothing more is to come |
+//! | missing | it ended, is not summarised, not under way, no dead letter and not discarded |
 //! | never announced | it is summarised, neither marked nor announced in the stream, not under way and no dead letter |
 //! | announced again | two or more notifications are in the stream |
 //! | outgrown | more segments are stored than the summary counts, and it is not under way |
@@ -99,6 +100,8 @@ pub struct Audit {
     pub announced: u64,
     /// Those that lack something and wait for a processor or are in the hands of one.
     pub under_way: u64,
+    /// Those whose dead letter was discarded.
+    pub discarded: u64,
     /// Ends that can never be processed.
     pub terminated: u64,
     /// Notifications and dead letters from which no session can be read.
@@ -284,6 +287,7 @@ impl Audit {
             summarised: 0,
             announced: 0,
             under_way: 0,
+            discarded: 0,
             terminated: 0,
             unreadable: 0,
             asking,
@@ -322,6 +326,7 @@ impl Audit {
         self.summarised += u64::from(judged.stored.is_some());
         self.announced += u64::from(verdict.announced);
         self.under_way += u64::from(verdict.under_way);
+        self.discarded += u64::from(verdict.discarded);
         let name = || judged.name();
         match verdict.problem {
             Some(Problem::Missing) => self.missing.add(name()),

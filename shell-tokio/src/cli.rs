@@ -494,7 +494,7 @@ pub enum DeadLettersCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Remove dead letters from the stream. The ends of their calls stay: `audit` then names those calls as missing
+    /// Remove dead letters from the stream for good: their calls are not processed any more, and `audit` does not miss them
     Discard {
         /// Places of the dead letters in the stream, as `list` shows them
         #[arg(value_name = "SEQ", required = true, value_parser = clap::value_parser!(u64).range(1..))]

@@ -108,7 +108,7 @@ pub enum Done {
     },
     /// The session's summary is stored and announced: there is nothing to do.
     Settled,
-    /// It was removed from the stream.
+    /// It was removed from the stream, and the stream holds the record of that.
     Discarded,
     /// It was redriven, and given up again.
     #[serde(rename_all = "camelCase")]
@@ -183,7 +183,7 @@ pub async fn list(js: &Context, database: &Database) -> Result<Vec<Letter>, Dead
 pub async fn show(js: &Context, database: &Database, sequence: u64) -> Result<(Letter, Bytes), DeadLettersError> {
     let history = History::open(js).await?;
     let payload = match look(&history, sequence).await? {
-        Look::Letter(payload) => payload,
+        Look::Letter { payload, .. } => payload,
         Look::Absent => return Err(DeadLettersError::Absent { sequence }),
         Look::Other(subject) => return Err(DeadLettersError::NoLetter { sequence, subject }),
     };
@@ -222,7 +222,8 @@ pub async fn redrive(js: &Context, database: &Database, which: &Which) -> Result
     Ok(outcomes)
 }
 
-/// Removes letters from the stream. Each has an outcome of its own.
+/// Removes letters from the stream, for good: the stream keeps a record of it, by which the audit knows that nothing is
+/// missing. Each has an outcome of its own.
 ///
 /// # Errors
 ///
@@ -239,7 +240,7 @@ pub async fn discard(js: &Context, sequences: &[u64]) -> Result<Vec<Outcome>, De
 
 async fn redrive_one(history: &History, sequence: u64) -> Result<Done, HistoryError> {
     Ok(match look(history, sequence).await? {
-        Look::Letter(payload) => {
+        Look::Letter { payload, .. } => {
             let end = history.republish(sequence, redrive_id(sequence), payload).await?;
             if end.before {
                 Done::RedrivenBefore { redriven_as: end.sequence }
@@ -254,7 +255,9 @@ async fn redrive_one(history: &History, sequence: u64) -> Result<Done, HistoryEr
 
 async fn discard_one(history: &History, sequence: u64) -> Result<Done, HistoryError> {
     Ok(match look(history, sequence).await? {
-        Look::Letter(_) => {
+        Look::Letter { payload, about } => {
+            // The record first: whoever repeats a discard that stopped between the two does no harm.
+            history.record_discard(sequence, about, payload).await?;
             history.remove(sequence).await?;
             Done::Discarded
         }
@@ -270,14 +273,21 @@ fn failed(error: &HistoryError) -> Done {
 
 /// What stands at a place of the stream.
 enum Look {
-    Letter(Bytes),
+    Letter {
+        payload: Bytes,
+        /// The place of the end that it is about; its own, which stands behind that, where it does not say.
+        about: u64,
+    },
     Other(String),
     Absent,
 }
 
 async fn look(history: &History, sequence: u64) -> Result<Look, HistoryError> {
     Ok(match history.message(sequence).await? {
-        Some(message) if message.subject.as_str() == DEAD_LETTER_SUBJECT => Look::Letter(message.payload),
+        Some(message) if message.subject.as_str() == DEAD_LETTER_SUBJECT => {
+            let about = message.headers.get(STREAM_SEQUENCE_HEADER).and_then(|about| about.as_str().parse().ok());
+            Look::Letter { payload: message.payload, about: about.unwrap_or(sequence) }
+        }
         Some(message) => Look::Other(message.subject.to_string()),
         None => Look::Absent,
     })

@@ -23,7 +23,10 @@ use thiserror::Error;
 use tokio::time::timeout;
 use transcript_core::{
     WallTime,
-    contract::{CONSUMER, REDRIVE_OF_HEADER, SESSION_ENDED_SUBJECT, TRANSCRIPTION_STREAM},
+    contract::{
+        CONSUMER, DISCARDED_SUBJECT, REDRIVE_OF_HEADER, SESSION_ENDED_SUBJECT, STREAM_SEQUENCE_HEADER,
+        TRANSCRIPTION_STREAM, discard_id,
+    },
 };
 
 /// After so long without a message it is looked whether there is one to wait for.
@@ -224,12 +227,32 @@ impl History {
     ///
     /// JetStream refuses it or does not answer; it may have been stored all the same, which repeating it tells.
     pub async fn republish(&self, source: u64, id: String, payload: Bytes) -> Result<Republished, HistoryError> {
-        let action = "take the end of the call";
+        self.publish(SESSION_ENDED_SUBJECT, (REDRIVE_OF_HEADER, source), id, payload).await
+    }
+
+    /// Publishes the record that the dead letter `letter` about the end at `about` was discarded.
+    ///
+    /// # Errors
+    ///
+    /// See [`History::republish`].
+    pub async fn record_discard(&self, letter: u64, about: u64, payload: Bytes) -> Result<(), HistoryError> {
+        let header = (STREAM_SEQUENCE_HEADER, about);
+        self.publish(DISCARDED_SUBJECT, header, discard_id(letter), payload).await.map(drop)
+    }
+
+    async fn publish(
+        &self,
+        subject: &'static str,
+        (header, place): (&'static str, u64),
+        id: String,
+        payload: Bytes,
+    ) -> Result<Republished, HistoryError> {
+        let action = "take the message";
         let mut headers = HeaderMap::new();
         headers.insert(NATS_MESSAGE_ID, id);
         headers.insert(NATS_EXPECTED_STREAM, TRANSCRIPTION_STREAM);
-        headers.insert(REDRIVE_OF_HEADER, source.to_string());
-        let sent = self.js.publish_with_headers(SESSION_ENDED_SUBJECT, headers, payload).await;
+        headers.insert(header, place.to_string());
+        let sent = self.js.publish_with_headers(subject, headers, payload).await;
         let ack = sent.map_err(refused(action))?.await.map_err(refused(action))?;
         Ok(Republished { sequence: ack.sequence, before: ack.duplicate })
     }
@@ -336,7 +359,9 @@ impl Reader<'_> {
 }
 
 /// The client tells only some of the server's answers "no message found" as such.
-fn found(message: Result<StreamMessage, RawMessageError>) -> Result<Option<StreamMessage>, HistoryError> {
+pub(crate) fn if_there(
+    message: Result<StreamMessage, RawMessageError>,
+) -> Result<Option<StreamMessage>, RawMessageError> {
     match message {
         Ok(message) => Ok(Some(message)),
         Err(error) => match error.kind() {
@@ -346,7 +371,11 @@ fn found(message: Result<StreamMessage, RawMessageError>) -> Result<Option<Strea
             }
             LastRawMessageErrorKind::JetStream(_)
             | LastRawMessageErrorKind::InvalidSubject
-            | LastRawMessageErrorKind::Other => Err(refused("give a message")(error)),
+            | LastRawMessageErrorKind::Other => Err(error),
         },
     }
+}
+
+fn found(message: Result<StreamMessage, RawMessageError>) -> Result<Option<StreamMessage>, HistoryError> {
+    if_there(message).map_err(refused("give a message"))
 }

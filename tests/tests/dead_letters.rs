@@ -173,6 +173,10 @@ async fn what_is_no_dead_letter_is_named() -> TestResult {
     let (exit, _) = told(&world, &format!("discard {letter}")).await?;
     assert_eq!(exit, Exit::Code(1), "it is gone");
     assert_eq!(end_count(&world).await?, 1, "ends stay");
+    let audit = world.processor("audit").argument("--json").start().await?;
+    assert_eq!(audit.wait(SOON).await?, Exit::Code(0), "{}", audit.output());
+    let found: Value = serde_json::from_str(&audit.output())?;
+    assert_eq!((&found["ended"], &found["discarded"], &found["oneToOne"]), (&json!(1), &json!(1), &json!(true)));
     let stream = world.jetstream.get_stream(TRANSCRIPTION_STREAM).await?;
     assert!(stream.get_raw_message(letter).await.is_err());
     Ok(())

@@ -21,6 +21,7 @@ pub(super) struct Standing {
 pub(super) struct Verdict {
     pub(super) announced: bool,
     pub(super) under_way: bool,
+    pub(super) discarded: bool,
     pub(super) announced_again: bool,
     pub(super) problem: Option<Problem>,
 }
@@ -68,7 +69,10 @@ pub(super) fn judge(seen: &Seen, stored: Option<&Stored>, segments: u64, standin
     let is_marked = stored.is_some_and(|stored| stored.notified.is_some());
     let announced = is_marked || seen.notifications > 0;
     let given_up = seen.letter > 0 && seen.about >= seen.last_end && !is_marked;
+    // Somebody looked at it and decided that nothing more is to come of it.
+    let discarded = seen.discarded > 0 && seen.discarded >= seen.last_end;
     let lack = match stored {
+        _ if discarded => None,
         _ if given_up => Some(Problem::DeadLetter),
         // A notification alone says too that the call ended.
         None if seen.ends > 0 || seen.notifications > 0 => Some(Problem::Missing),
@@ -77,7 +81,13 @@ pub(super) fn judge(seen: &Seen, stored: Option<&Stored>, segments: u64, standin
         Some(_) | None => None,
     };
     let under_way = !given_up && lack.is_some() && standing.may_come(seen.last_end);
-    Verdict { announced, under_way, announced_again: seen.notifications > 1, problem: lack.filter(|_| !under_way) }
+    Verdict {
+        announced,
+        under_way,
+        discarded,
+        announced_again: seen.notifications > 1,
+        problem: lack.filter(|_| !under_way),
+    }
 }
 
 #[cfg(test)]
@@ -125,6 +135,8 @@ mod tests {
             (letter(10), unmarked, 3, Some(Problem::DeadLetter)),
             (letter(10), marked, 3, None),
             (letter(10), marked, 4, Some(Problem::Outgrown)),
+            (Seen { discarded: 10, ..ended(10) }, None, 0, None),
+            (Seen { discarded: 9, ..ended(10) }, None, 0, Some(Problem::Missing)),
             (letter(9), None, 0, Some(Problem::Missing)),
             (Seen { last_end: 0, ends: 0, ..letter(10) }, None, 0, Some(Problem::DeadLetter)),
         ];

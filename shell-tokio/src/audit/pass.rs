@@ -8,8 +8,8 @@ use std::{
 use transcript_core::{
     WallTime,
     contract::{
-        DEAD_LETTER_SUBJECT, Notification, PROCESSED_SUBJECT, REDRIVE_OF_HEADER, SESSION_ENDED_SUBJECT,
-        STREAM_SEQUENCE_HEADER,
+        DEAD_LETTER_SUBJECT, DISCARDED_SUBJECT, Notification, PROCESSED_SUBJECT, REDRIVE_OF_HEADER,
+        SESSION_ENDED_SUBJECT, STREAM_SEQUENCE_HEADER,
     },
     event::SessionEnded,
     ids::Session,
@@ -30,6 +30,8 @@ pub(super) struct Seen {
     pub(super) letter: u64,
     /// The place of the end that this one is about.
     pub(super) about: u64,
+    /// The place of the end for which its dead letter was discarded.
+    pub(super) discarded: u64,
     /// How often its end is in the stream.
     pub(super) ends: u32,
     /// How often it is announced.
@@ -98,6 +100,7 @@ impl Loose {
                 self.unreadable += 1;
                 self.letters.insert(record.sequence);
             }
+            DISCARDED_SUBJECT => {}
             _ => self.unreadable += 1,
         }
     }
@@ -127,8 +130,9 @@ impl Pass {
         progress: &Progress,
     ) -> Result<(), HistoryError> {
         let each_alone = format!("{PROCESSED_SUBJECT}.*");
-        let subjects =
-            [SESSION_ENDED_SUBJECT, PROCESSED_SUBJECT, &each_alone, DEAD_LETTER_SUBJECT].map(str::to_owned).to_vec();
+        let subjects = [SESSION_ENDED_SUBJECT, PROCESSED_SUBJECT, &each_alone, DEAD_LETTER_SUBJECT, DISCARDED_SUBJECT]
+            .map(str::to_owned)
+            .to_vec();
         let start = since.map_or(Start::First, Start::At);
         let mut reader = history.read(Reading { subjects, start, through, parts: Parts::Whole }).await?;
         progress.begin("reading the stream", Some(reader.expected()));
@@ -180,7 +184,7 @@ impl Pass {
     fn hear(&mut self, record: &Record) -> bool {
         let place = record.sequence;
         let key = match record.message.subject.as_str() {
-            SESSION_ENDED_SUBJECT | DEAD_LETTER_SUBJECT => key_of_end(record),
+            SESSION_ENDED_SUBJECT | DEAD_LETTER_SUBJECT | DISCARDED_SUBJECT => key_of_end(record),
             _ => serde_json::from_slice::<Notification>(&record.message.payload)
                 .ok()
                 .and_then(|notification| valid(&notification.session))
@@ -195,10 +199,9 @@ impl Pass {
             }
             DEAD_LETTER_SUBJECT => {
                 seen.letter = place;
-                let about = record.header(STREAM_SEQUENCE_HEADER).and_then(|about| about.parse().ok());
-                // A letter that does not say it can only be about an end before it.
-                seen.about = about.unwrap_or(place);
+                seen.about = about(record);
             }
+            DISCARDED_SUBJECT => seen.discarded = about(record),
             _ => seen.notifications = seen.notifications.saturating_add(1),
         }
         true
@@ -221,6 +224,11 @@ impl Pass {
         }
         self.sessions.get_mut(key)
     }
+}
+
+/// The end that a letter is about. One that does not say it can only be about an end before it.
+fn about(record: &Record) -> u64 {
+    record.header(STREAM_SEQUENCE_HEADER).and_then(|about| about.parse().ok()).unwrap_or(record.sequence)
 }
 
 fn key_of_end(record: &Record) -> Option<String> {

@@ -16,6 +16,7 @@ pub fn render(audit: &Audit) -> String {
         ("summarised", audit.summarised),
         ("announced", audit.announced),
         ("under way", audit.under_way),
+        ("discarded", audit.discarded),
         ("terminated", audit.terminated),
     ];
     for (name, count) in counts {

@@ -1,10 +1,6 @@
 //! Messages that are made from a message of the stream: dead letters, and ends that are published again.
 
-use async_nats::{
-    HeaderMap, HeaderValue,
-    header::NATS_MESSAGE_ID,
-    jetstream::{self, stream::RawMessageErrorKind},
-};
+use async_nats::{HeaderMap, HeaderValue, header::NATS_MESSAGE_ID, jetstream};
 use bytes::Bytes;
 use transcript_core::{
     Failure, FailureKind, Report,
@@ -16,6 +12,7 @@ use transcript_core::{
 };
 
 use super::{Requester, publish::Refusal};
+use crate::history::if_there;
 
 /// The longest reason that a header holds, in bytes.
 const LONGEST_REASON: usize = 1024;
@@ -69,11 +66,8 @@ impl Requester {
 
     async fn original(&self, stream_sequence: u64) -> Result<Option<Bytes>, Failure> {
         let stream = self.stream().await?;
-        match stream.get_raw_message(stream_sequence).await {
-            Ok(message) => Ok(Some(message.payload)),
-            Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => Ok(None),
-            Err(error) => Err(unreadable(&error)),
-        }
+        let message = if_there(stream.get_raw_message(stream_sequence).await).map_err(|error| unreadable(&error))?;
+        Ok(message.map(|message| message.payload))
     }
 
     /// The place of the last message of a subject.
