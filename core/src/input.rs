@@ -166,6 +166,12 @@ impl Stored {
         (self.notified.is_some() && self.revision > announced).then_some(self.revision)
     }
 
+    /// Whether nothing is left to do for a session of which `segments` are stored: it is announced and not outgrown.
+    #[must_use]
+    pub fn is_settled(&self, segments: u64) -> bool {
+        self.notified.is_some() && !self.is_outgrown_by(segments)
+    }
+
     /// Whether `segments` stored segments make a new summary due.
     #[must_use]
     pub fn is_outgrown_by(&self, segments: u64) -> bool {

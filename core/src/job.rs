@@ -219,7 +219,7 @@ impl Job {
     /// A job about a message that used up its deliveries.
     pub(crate) fn exhausted(id: JobId, now: Time, exhausted: &Exhausted) -> Self {
         let Exhausted { stream_sequence, attempts, received_at } = *exhausted;
-        let reason = format!("handed over {attempts} times without an end");
+        let reason = format!("handed over {attempts} times, and each time its process died or was cut off");
         let letter = DeadLetter { stream_sequence, attempts, reason, at: received_at, ended: None };
         let phase = Phase::Burying { letter: Arc::new(letter) };
         Self { stream_sequence, attempt: attempts, ..Self::in_phase(id, now, received_at, phase) }

@@ -20,14 +20,16 @@
 //! | summarised | its summary is stored |
 //! | announced | a notification is in the stream, or the summary is marked |
 //! | under way | something is missing, and its last end waits for a processor or is in the hands of one |
-//! | dead letter | it was given up for its last end, and no summary is marked: open |
+//! | dead letter | it was given up for its last end, and is not both announced and summarised in full: open |
 //! | discarded | the dead letter about its last end was discarded: nothing more is to come |
 //! | missing | it ended, is not summarised, not under way, no dead letter and not discarded |
 //! | never announced | it is summarised, neither marked nor announced in the stream, not under way and no dead letter |
 //! | announced again | two or more notifications are in the stream |
 //! | outgrown | more segments are stored than the summary counts, and it is not under way |
 //!
-//! An end that can never be processed is terminated, and nothing is missing for it.
+//! An end that can never be processed is terminated, and nothing is missing for it. Two more things are counted and are no
+//! problem: summaries of fewer segments than were announced (incomplete), and summaries that replaced an announced one
+//! without anybody being told (a processor tells with `--revise`).
 
 mod judge;
 mod names;
@@ -98,6 +100,10 @@ pub struct Audit {
     pub summarised: u64,
     /// Those that are announced.
     pub announced: u64,
+    /// Summaries of fewer segments than their calls announced.
+    pub incomplete: u64,
+    /// Summaries that replaced an announced one, of which nobody was told.
+    pub revised_unannounced: u64,
     /// Those that lack something and wait for a processor or are in the hands of one.
     pub under_way: u64,
     /// Those whose dead letter was discarded.
@@ -286,6 +292,8 @@ impl Audit {
             ended: 0,
             summarised: 0,
             announced: 0,
+            incomplete: 0,
+            revised_unannounced: 0,
             under_way: 0,
             discarded: 0,
             terminated: 0,
@@ -325,6 +333,9 @@ impl Audit {
         self.ended += u64::from(seen.ends > 0);
         self.summarised += u64::from(judged.stored.is_some());
         self.announced += u64::from(verdict.announced);
+        let stored = judged.stored.as_ref();
+        self.incomplete += u64::from(stored.is_some_and(|stored| !stored.complete));
+        self.revised_unannounced += u64::from(stored.is_some_and(|stored| stored.unannounced_revision().is_some()));
         self.under_way += u64::from(verdict.under_way);
         self.discarded += u64::from(verdict.discarded);
         let name = || judged.name();

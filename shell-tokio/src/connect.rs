@@ -1,8 +1,9 @@
 //! Connections to NATS and MongoDB.
 
 use std::{
-    io,
+    future, io,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -155,7 +156,7 @@ async fn options(args: &NatsArgs) -> Result<ConnectOptions, ConnectError> {
         .name(NAME)
         .ping_interval(PING_INTERVAL)
         .reconnect_delay_callback(reconnect_delay)
-        .event_callback(log_event)
+        .event_callback(log_events(args.url.to_string()))
         .require_tls(args.require_tls || args.tls_ca.is_some() || args.tls_cert.is_some());
     if let Some(path) = &args.creds {
         let creds = read_file("--nats-creds", path).await?;
@@ -210,7 +211,22 @@ fn reconnect_delay(attempts: usize) -> Duration {
     }
 }
 
-async fn log_event(event: Event) {
+/// Logs what becomes of the connection. While there is none, each attempt fails in the same way: only the first is told.
+fn log_events(url: String) -> impl Fn(Event) -> future::Ready<()> + Send + Sync + 'static {
+    let told = AtomicBool::new(false);
+    move |event| {
+        let is_error = matches!(event, Event::ClientError(_));
+        if is_error && told.swap(is_error, Ordering::Relaxed) {
+            tracing::debug!("NATS: {event}");
+        } else {
+            told.store(is_error, Ordering::Relaxed);
+            log_event(&event, &url);
+        }
+        future::ready(())
+    }
+}
+
+fn log_event(event: &Event, url: &str) {
     match event {
         Event::Connected => tracing::info!("NATS connected"),
         Event::Disconnected => tracing::warn!("NATS disconnected; connecting again"),
@@ -221,7 +237,7 @@ async fn log_event(event: Event) {
             tracing::error!(subscription, "messages from NATS were dropped because they were not read in time");
         }
         Event::ServerError(error) => tracing::error!(%error, "NATS server error"),
-        Event::ClientError(error) => tracing::warn!(%error, "NATS client error"),
+        Event::ClientError(error) => tracing::warn!(%error, url, "NATS client error"),
     }
 }
 

@@ -4,7 +4,7 @@
 //!
 //! | state | when |
 //! |---|---|
-//! | settled | the session's summary is stored and marked as announced |
+//! | settled | the session's summary is stored, marked as announced, and of all segments that are stored |
 //! | redriven | an end made from the letter is in the stream, and the letter is not settled |
 //! | open | neither |
 //!
@@ -32,7 +32,7 @@ use transcript_core::{
 
 pub use self::render::{Whole, render, table};
 use crate::{
-    audit::summaries::{BATCH, Summaries},
+    audit::summaries::{BATCH, Found, Summaries},
     cli::Which,
     history::{History, HistoryError, Parts, Reading, Start},
 };
@@ -75,7 +75,7 @@ pub enum State {
         /// The dead letter as which it came back.
         came_back_as: Option<u64>,
     },
-    /// The session's summary is stored and announced.
+    /// The session's summary is stored and announced, and no segment came after it.
     Settled,
 }
 
@@ -353,14 +353,21 @@ async fn read_redriven(history: &History, behind: u64, through: u64) -> Result<B
     Ok(redriven)
 }
 
-/// The keys of the letters' sessions whose summaries are stored and marked.
+/// The keys of the letters' sessions for which nothing is left to do.
 async fn settled(database: &Database, letters: &[Letter]) -> Result<BTreeSet<String>, DeadLettersError> {
     let summaries = Summaries::of(database);
     let keys: Vec<_> = letters.iter().filter_map(|letter| Some(letter.session.as_ref()?.key())).collect();
     let mut settled = BTreeSet::new();
     for batch in keys.chunks(BATCH) {
         let found = summaries.find(batch.iter().map(|key| key.as_str())).await.map_err(DeadLettersError::Store)?;
-        settled.extend(found.into_iter().filter(|(_, found)| found.stored.notified.is_some()).map(|(key, _)| key));
+        let sessions = found.values().filter_map(|found| Some(&*found.ended.as_ref()?.session.session_id));
+        let counts = summaries.counts(sessions).await.map_err(DeadLettersError::Store)?;
+        let is_settled = |found: &Found| {
+            let session = found.ended.as_ref().map(|ended| &*ended.session.session_id);
+            let segments = session.and_then(|session| counts.get(session)).copied().unwrap_or(0);
+            found.stored.is_settled(segments)
+        };
+        settled.extend(found.iter().filter(|(_, found)| is_settled(found)).map(|(key, _)| key.clone()));
     }
     Ok(settled)
 }

@@ -8,7 +8,7 @@ use tokio::{
     time::sleep_until,
 };
 use transcript_core::{
-    Acknowledgement, Effect, Input, Output, Processor, WakeUp,
+    Acknowledgement, Effect, FailureKind, Input, Output, Processor, Report, WakeUp,
     ids::{EffectId, Key},
 };
 
@@ -211,6 +211,9 @@ fn log_input(input: &Input) {
             reply = &*delivery.reply,
             "delivered"
         ),
+        Input::Reported { effect, report: Report::Failed(failure) } if failure.kind == FailureKind::Rejected => {
+            tracing::warn!(%effect, "{failure}");
+        }
         Input::Reported { effect, report } => tracing::debug!(%effect, "{report}"),
         Input::Exhausted(exhausted) => tracing::error!(
             stream_sequence = exhausted.stream_sequence,
@@ -218,7 +221,10 @@ fn log_input(input: &Input) {
             "a message used up its deliveries: it becomes a dead letter"
         ),
         Input::Outgrown(outgrown) => {
-            tracing::info!(key = outgrown.session.key().as_str(), "the stored summary is outgrown: a new one is made");
+            tracing::info!(
+                key = outgrown.session.key().as_str(),
+                "the stored summary is outgrown, or not announced: the call is looked at again"
+            );
         }
         Input::Woken => {}
         Input::Drain => tracing::info!("draining: no more messages are taken"),
@@ -227,6 +233,9 @@ fn log_input(input: &Input) {
 
 fn log_effect(id: EffectId, effect: &Effect) {
     match effect {
+        Effect::Acknowledge { acknowledgement: Acknowledgement::Term { .. }, key: Some(_), .. } => {
+            tracing::debug!(effect = %id, "{effect}");
+        }
         Effect::Acknowledge { acknowledgement: Acknowledgement::Term { reason }, reply, .. } => {
             tracing::warn!(effect = %id, reason, reply = &**reply, "a message will not be processed: terminated");
         }
@@ -239,7 +248,7 @@ fn log_effect(id: EffectId, effect: &Effect) {
             }
         }
         Effect::Acknowledge { acknowledgement: Acknowledgement::Ack, key, .. } => {
-            tracing::info!(effect = %id, key = key.as_ref().map(Key::as_str), "summarised and announced");
+            tracing::info!(effect = %id, key = key.as_ref().map(Key::as_str), "done");
         }
         Effect::Bury { letter } => tracing::error!(
             effect = %id,
@@ -252,10 +261,11 @@ fn log_effect(id: EffectId, effect: &Effect) {
         Effect::Republish { stream_sequence, .. } => {
             tracing::info!(effect = %id, stream_sequence, "given back by publishing it again: a nak would cost an attempt");
         }
-        Effect::Count { .. }
-        | Effect::Load { .. }
-        | Effect::Save { .. }
-        | Effect::Publish { .. }
-        | Effect::Mark { .. } => tracing::debug!(effect = %id, "{effect}"),
+        Effect::Count { .. } | Effect::Load { .. } | Effect::Save { .. } | Effect::Publish { .. } => {
+            tracing::debug!(effect = %id, "{effect}");
+        }
+        Effect::Mark { key, announcement, .. } => {
+            tracing::info!(effect = %id, key = key.as_str(), ?announcement, "summarised and announced");
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::{
     error::Error,
     io::{self, IsTerminal, Write},
     process::ExitCode,
+    time::Duration,
 };
 
 use async_nats::{Client, jetstream};
@@ -17,6 +18,8 @@ use transcript_processor::{
     logging, play, run, setup, show,
 };
 
+/// How long ending the connections to MongoDB may take.
+const GOODBYE: Duration = Duration::from_millis(500);
 /// The command did not do what it was asked.
 const FAILED: u8 = 1;
 /// The command line or a setting is wrong.
@@ -51,7 +54,10 @@ fn start(cli: &Cli) -> Result<Finding, Box<dyn Error>> {
     logging::init(&cli.log)?;
     logging::log_panics();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(command(cli))
+    let done = runtime.block_on(command(cli));
+    // The process ends here. Tasks of the MongoDB driver that still wait for a server would panic if the runtime ended first.
+    std::mem::forget(runtime);
+    done
 }
 
 async fn command(cli: &Cli) -> Result<Finding, Box<dyn Error>> {
@@ -69,8 +75,10 @@ async fn command(cli: &Cli) -> Result<Finding, Box<dyn Error>> {
         Ok(nats) => perform(cli, nats, &mongodb.database(&cli.mongodb.database)).await,
         Err(error) => Err(error.into()),
     };
-    // The driver's tasks must not outlive the runtime: they panic where it ends under them.
-    mongodb.shutdown().immediate(true).await;
+    // A server that does not answer keeps the driver's tasks, and must not keep the process.
+    if tokio::time::timeout(GOODBYE, mongodb.shutdown().immediate(true)).await.is_err() {
+        tracing::debug!("MongoDB was left without a goodbye");
+    }
     done
 }
 
@@ -157,7 +165,11 @@ async fn dead_letters(
 }
 
 async fn audit(js: &jetstream::Context, database: &Database, args: &AuditArgs) -> Result<Finding, Box<dyn Error>> {
-    let since = args.since.map(|since| since.moment(Clock::start().wall()));
+    let now = Clock::start().wall();
+    let since = args.since.map(|since| since.moment(now));
+    if since.is_some_and(|since| since >= now) {
+        return Err("--since names a moment that is not past".into());
+    }
     let remedy = if args.repair { Remedy::Repair } else { Remedy::Tell };
     let options = Options { since, remedy, sessions_a_pass: SESSIONS_A_PASS };
     let progress = if args.json { Progress::hidden() } else { Progress::on_stderr() };
@@ -165,11 +177,7 @@ async fn audit(js: &jetstream::Context, database: &Database, args: &AuditArgs) -
     progress.end();
     let audit = audited?;
     print(&if args.json { show::json(&audit)? } else { audit::render(&audit) })?;
-    if audit.one_to_one {
-        return Ok(Finding::Good);
-    }
-    report("audit: not one to one");
-    Ok(Finding::Bad)
+    Ok(if audit.one_to_one { Finding::Good } else { Finding::Bad })
 }
 
 fn print(page: &str) -> io::Result<()> {

@@ -22,6 +22,9 @@ use crate::{
     store::{Store, outgrown::Watch},
 };
 
+/// How long after it was missed a consumer is made anew. nats-server removes the files of a deleted one a while after it
+/// has answered, and takes those of a new one along that is made too soon (seen with 2.15.1).
+const MEND_AFTER: Duration = Duration::from_secs(1);
 /// How long the last bytes to NATS may take.
 const FLUSH: Duration = Duration::from_secs(1);
 /// How long a report may wait for its turn. It is long because asking again puts the job at the end of the same queue.
@@ -166,6 +169,7 @@ fn own_name() -> String {
 async fn mend(missing: Arc<Notify>, jetstream: jetstream::Context, settings: StreamSettings) {
     loop {
         missing.notified().await;
+        tokio::time::sleep(MEND_AFTER).await;
         match setup::ensure_jetstream(&jetstream, &settings).await {
             Ok(report) => {
                 for change in &report.changes {

@@ -127,7 +127,7 @@ async fn a_call_whose_process_dies_at_every_attempt_becomes_a_dead_letter() -> O
     assert_eq!(&letter.payload[..], payload, "byte for byte");
     assert_eq!(header(&letter, STREAM_SEQUENCE_HEADER), sequence.to_string());
     assert_eq!(header(&letter, ATTEMPTS_HEADER), "5");
-    assert_eq!(header(&letter, REASON_HEADER), "handed over 5 times without an end");
+    assert_eq!(header(&letter, REASON_HEADER), "handed over 5 times, and each time its process died or was cut off");
     assert_eq!(world.summaries().await?.len(), 0);
     processor.terminate(LONG).await?;
     assert_eq!(audited(&world, &[]).await?.0, Exit::Code(1), "a dead letter is open");

@@ -427,7 +427,7 @@ fn a_summary_step_that_panics_ends_one_job() {
 #[test]
 fn a_message_that_used_up_its_deliveries_is_kept_as_a_dead_letter() {
     let mut bench = Bench::new(settings());
-    let effect = "keep message 7 as a dead letter: handed over 5 times without an end";
+    let effect = "keep message 7 as a dead letter: handed over 5 times, and each time its process died or was cut off";
     bench.exhaust(7).fail(effect, FailureKind::Unreachable).nothing_asked().wake(Timer::Retry);
     bench.report(effect, Report::Buried { stream_sequence: 9 }).nothing_asked();
     assert_eq!((bench.processor.in_flight(), bench.processor.counters().dead_lettered), (0, 1));
@@ -771,7 +771,10 @@ fn the_table_of_transitions_is_the_truth() {
         keep(&bench);
         let mut bench = Bench::new(patience);
         bench.exhaust(7).deliver_payload(8, 0, b"").asked.pop_back();
-        bench.fail("keep message 7 as a dead letter: handed over 5 times without an end", kind);
+        bench.fail(
+            "keep message 7 as a dead letter: handed over 5 times, and each time its process died or was cut off",
+            kind,
+        );
         keep(&bench);
     }
     let mut bench = Bench::saving(settings());

@@ -68,7 +68,8 @@ impl Verdict {
 pub(super) fn judge(seen: &Seen, stored: Option<&Stored>, segments: u64, standing: Standing) -> Verdict {
     let is_marked = stored.is_some_and(|stored| stored.notified.is_some());
     let announced = is_marked || seen.notifications > 0;
-    let given_up = seen.letter > 0 && seen.about >= seen.last_end && !is_marked;
+    let is_settled = stored.is_some_and(|stored| stored.is_settled(segments));
+    let given_up = seen.letter > 0 && seen.about >= seen.last_end && !is_settled;
     // Somebody looked at it and decided that nothing more is to come of it.
     let discarded = seen.discarded > 0 && seen.discarded >= seen.last_end;
     let lack = match stored {
@@ -134,7 +135,8 @@ mod tests {
             (letter(10), None, 0, Some(Problem::DeadLetter)),
             (letter(10), unmarked, 3, Some(Problem::DeadLetter)),
             (letter(10), marked, 3, None),
-            (letter(10), marked, 4, Some(Problem::Outgrown)),
+            (letter(10), marked, 4, Some(Problem::DeadLetter)),
+            (letter(9), marked, 4, Some(Problem::Outgrown)),
             (Seen { discarded: 10, ..ended(10) }, None, 0, None),
             (Seen { discarded: 9, ..ended(10) }, None, 0, Some(Problem::Missing)),
             (letter(9), None, 0, Some(Problem::Missing)),

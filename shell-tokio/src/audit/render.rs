@@ -15,6 +15,7 @@ pub fn render(audit: &Audit) -> String {
         ("ended", audit.ended),
         ("summarised", audit.summarised),
         ("announced", audit.announced),
+        ("incomplete", audit.incomplete),
         ("under way", audit.under_way),
         ("discarded", audit.discarded),
         ("terminated", audit.terminated),
@@ -44,13 +45,23 @@ pub fn render(audit: &Audit) -> String {
 fn notes(audit: &Audit) -> impl Iterator<Item = String> {
     let unreadable =
         (audit.unreadable > 0).then(|| format!("{} notifications and dead letters name no call", audit.unreadable));
+    let terminated = (audit.terminated > 0)
+        .then(|| format!("{} ends could never be processed: the log of who read them says why", audit.terminated));
+    let revised = (audit.revised_unannounced > 0).then(|| {
+        format!(
+            "{} summaries were replaced and nobody was told: `run --revise` announces them",
+            audit.revised_unannounced
+        )
+    });
+    let elsewhere = (audit.summarised == 0 && audit.announced > 0)
+        .then(|| "calls were announced, and none is summarised here: is --mongodb-database right?".to_owned());
     let asking = match audit.asking {
         Asking::NoConsumer if audit.under_way > 0 => Some("there is no consumer"),
         Asking::Nobody if audit.under_way > 0 => Some("no processor was asking for messages"),
         Asking::NoConsumer | Asking::Nobody | Asking::Somebody => None,
     };
     let asking = asking.map(|what| format!("{what}: what is under way waits for `transcript-processor run`"));
-    unreadable.into_iter().chain(asking)
+    [unreadable, terminated, revised, elsewhere, asking].into_iter().flatten()
 }
 
 fn advice(audit: &Audit) -> Vec<&'static str> {
@@ -70,11 +81,13 @@ fn advice(audit: &Audit) -> Vec<&'static str> {
             .push("`dead-letters list` says why calls were given up, `dead-letters redrive` has them processed again");
     }
     if audit.announced_again.total > 0 {
-        advice.push("what was announced again cannot be taken back");
+        advice.push("what was announced again cannot be taken back; `audit --since` leaves out what is older");
     }
-    if audit.one_to_one {
-        advice.push("one to one");
-    }
+    advice.push(match audit.under_way {
+        _ if !audit.one_to_one => "not one to one",
+        0 => "one to one",
+        _ => "one to one, but for what is under way",
+    });
     advice
 }
 

@@ -52,8 +52,8 @@ impl Summaries {
     pub async fn find(&self, keys: impl Iterator<Item = &str>) -> Result<BTreeMap<String, Found>, Failure> {
         let keys: Vec<Bson> = keys.map(Bson::from).collect();
         let fields = doc! {
-            "conversationId": 1, "sessionId": 1, "segments": 1, "publishedSegments": 1, "notified": 1, "revision": 1,
-            "revised.revision": 1,
+            "conversationId": 1, "sessionId": 1, "segments": 1, "publishedSegments": 1, "complete": 1, "notified": 1,
+            "revision": 1, "revised.revision": 1,
         };
         let found: Vec<RawDocumentBuf> = self
             .worker

@@ -34,11 +34,28 @@ pub(super) fn of_code(code: i32) -> FailureKind {
     }
 }
 
+/// The code with its name, where it says why a document is refused. What the server says beside it may quote the document.
+pub(super) fn name_of(code: i32) -> String {
+    let name = match code {
+        13 => "Unauthorized",
+        112 => "WriteConflict",
+        121 => "DocumentValidationFailure",
+        10334 | 17419 | 17420 => "BSONObjectTooLarge",
+        DUPLICATE_KEY => "DuplicateKey",
+        _ => return format!("code {code}"),
+    };
+    format!("{name} ({code})")
+}
+
 /// The error in words, without the labels and wrappers that the driver's own text has.
 fn describe(error: &Error) -> String {
     #[expect(clippy::wildcard_enum_match_arm, reason = "the driver's error kinds are open-ended")]
     match error.kind.as_ref() {
         ErrorKind::Command(error) => format!("{} ({} {})", error.message, error.code, error.code_name),
-        kind => kind.to_string(),
+        kind => {
+            // A failed selection goes on with everything that is known of every server.
+            let text = kind.to_string();
+            text.split(" Topology: ").next().unwrap_or_default().to_owned()
+        }
     }
 }

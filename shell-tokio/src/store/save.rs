@@ -142,7 +142,7 @@ pub(super) fn write_errors(reply: &Document) -> Result<BTreeMap<usize, WriteErro
         .filter_map(|error| {
             let code = error.get_i32("code").unwrap_or(0);
             let place = usize::try_from(error.get_i32("index").ok()?).ok()?;
-            let message = format!("MongoDB refused the update with code {code}");
+            let message = format!("MongoDB refused the summary: {}", failures::name_of(code));
             Some((place, WriteError { code, kind: failures::of_code(code), message }))
         })
         .collect())
