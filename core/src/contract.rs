@@ -65,8 +65,10 @@ pub struct Notification {
 
 /// What is announced, and how it is known again.
 ///
-/// Message ids are the stream's, whatever the subject. A key has exactly one colon and no `%` that is not an escape, and a
-/// segment's id ends in a colon and digits, so that no two ids of different meaning are equal here.
+/// Message ids are the stream's, whatever the subject. The contract lets one clash happen: a segment's id, `<session>:<index>`,
+/// is also the key of a session `<index>` in a conversation of that session's name. Then the other id is used. Apart from
+/// that, no two ids of different meaning are equal: a key has exactly one colon and no `%` that is not an escape, and a
+/// segment's id ends in a colon and digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Announcement {
@@ -100,6 +102,12 @@ impl Announcement {
             Self::Processed | Self::ProcessedOnce => key.as_str().to_owned(),
             Self::Revised { revision } => format!("{key}%r{revision}"),
         }
+    }
+
+    /// `Nats-Msg-Id` where the stream knows the other one as that of a segment.
+    #[must_use]
+    pub fn other_message_id(self, key: &Key) -> String {
+        format!("{}%n", self.message_id(key))
     }
 }
 
@@ -152,6 +160,7 @@ mod tests {
         assert_eq!(Announcement::Revised { revision: 2 }.message_id(&key), "c:s%r2");
         let other = Session::new("c", "s%r2").expect("ids are valid").key();
         assert_ne!(Announcement::Processed.message_id(&other), Announcement::Revised { revision: 2 }.message_id(&key));
+        assert_eq!(Announcement::Processed.other_message_id(&key), "c:s%n");
         assert_eq!(redrive_id(7), "redrive-7");
     }
 

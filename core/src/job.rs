@@ -13,16 +13,16 @@
 //! |---|---|---|---|
 //! | over | delivered | acknowledging | the payload can never be processed (term), or the processor drains (nak) |
 //! | over | delivered | burying | a payload that was published again can still not be processed |
-//! | over | delivered | republishing | the processor drains, and it is not the first delivery |
+//! | over | delivered | republishing | the processor drains, and attempts are few |
 //! | over | delivered | queued | everything else |
 //! | over | exhausted | burying | |
 //! | over | outgrown | queued | |
 //! | queued | turn | quiet | no earlier job of the same key is at work |
 //! | queued | drain | acknowledging | nak |
-//! | queued | drain | republishing | it is not the first delivery |
+//! | queued | drain | republishing | attempts are few |
 //! | quiet | quiet over | counting | |
 //! | quiet | drain | acknowledging | nak |
-//! | quiet | drain | republishing | it is not the first delivery |
+//! | quiet | drain | republishing | attempts are few |
 //! | quiet | drain | over | there is no delivery |
 //! | counting | counted | quiet | the count differs from the one before |
 //! | counting | counted | loading | two counts agree, or it was the last round |
@@ -31,7 +31,7 @@
 //! | counting | failed | burying | give up, or refused |
 //! | counting | failed | over | give up, or refused, without a delivery |
 //! | counting | drain | acknowledging | nak |
-//! | counting | drain | republishing | it is not the first delivery |
+//! | counting | drain | republishing | attempts are few |
 //! | counting | drain | over | there is no delivery |
 //! | loading | loaded | loading | there are more pages |
 //! | loading | loaded | saving | it was the last page |
@@ -42,7 +42,7 @@
 //! | loading | failed | burying | give up, or refused |
 //! | loading | failed | over | give up, or refused, without a delivery |
 //! | loading | drain | acknowledging | nak |
-//! | loading | drain | republishing | it is not the first delivery |
+//! | loading | drain | republishing | attempts are few |
 //! | loading | drain | over | there is no delivery |
 //! | saving | saved | publishing | the summary carries no mark, or one of an earlier revision |
 //! | saving | saved | acknowledging | it was announced before: ack |
@@ -51,17 +51,26 @@
 //! | saving | failed | acknowledging | give up: nak with a delay |
 //! | saving | failed | burying | give up, or refused |
 //! | saving | failed | over | give up, or refused, without a delivery |
+//! | saving | grace over | acknowledging | nak |
+//! | saving | grace over | republishing | attempts are few |
+//! | saving | grace over | over | there is no delivery |
 //! | publishing | published | marking | |
 //! | publishing | failed | publishing | again, after a pause |
 //! | publishing | failed | acknowledging | give up: nak with a delay |
 //! | publishing | failed | burying | give up, or refused |
 //! | publishing | failed | over | give up, or refused, without a delivery |
+//! | publishing | grace over | acknowledging | nak |
+//! | publishing | grace over | republishing | attempts are few |
+//! | publishing | grace over | over | there is no delivery |
 //! | marking | marked | acknowledging | ack |
 //! | marking | marked | over | there is no delivery |
 //! | marking | failed | marking | again, after a pause |
 //! | marking | failed | acknowledging | give up: nak with a delay |
 //! | marking | failed | burying | give up, or refused |
 //! | marking | failed | over | give up, or refused, without a delivery |
+//! | marking | grace over | acknowledging | nak |
+//! | marking | grace over | republishing | attempts are few |
+//! | marking | grace over | over | there is no delivery |
 //! | burying | buried | acknowledging | term |
 //! | burying | buried | over | there is no delivery |
 //! | burying | failed | burying | again, after a pause |
@@ -78,8 +87,9 @@
 //!
 //! A job that is to load a page while there is no room for its bytes waits until there is.
 //! When a pause is over the job asks again and stays where it is. A job whose message is delivered again goes on where it
-//! is, with the new delivery in place of the one before. When the grace time of a draining processor ends, every job that
-//! is left is over.
+//! is, with the new delivery in place of the one before. When the grace time of a draining processor ends, what has begun
+//! to save is given back too; what is left a moment later is over. Attempts are few from the second delivery on, and where
+//! there are no more than three.
 
 mod loading;
 mod state;
@@ -208,7 +218,7 @@ impl Job {
         call: SessionEnded,
         settings: &Settings,
     ) -> Self {
-        let phase = if delivery.attempt > 1 {
+        let phase = if are_few(delivery.attempt, settings) {
             Phase::Republishing { call }
         } else {
             Phase::Acknowledging { acknowledgement: Acknowledgement::drained() }
@@ -407,8 +417,14 @@ impl Job {
                 | Phase::Counting { call, .. }
                 | Phase::Loading { call, .. },
                 Event::Drain,
-            ) => self.given_back(call),
-            (phase, Event::Turn | Event::QuietOver | Event::Reported(_) | Event::Drain) => (phase, Next::Stay),
+            )
+            | (
+                Phase::Saving { call, .. } | Phase::Publishing { call, .. } | Phase::Marking { call, .. },
+                Event::GraceOver,
+            ) => self.given_back(call, settings),
+            (phase, Event::Turn | Event::QuietOver | Event::Reported(_) | Event::Drain | Event::GraceOver) => {
+                (phase, Next::Stay)
+            }
         };
         self.phase = phase;
         next
@@ -472,14 +488,14 @@ impl Job {
         }
     }
 
-    /// A draining processor gives back what has not begun to save. A nak costs an attempt, and a row of rollouts must not
-    /// use them up: from the second delivery on the end is published again, and counts from the beginning.
-    fn given_back(&self, call: SessionEnded) -> (Phase, Next) {
+    /// A draining processor gives the job back. A nak costs an attempt, and a row of rollouts must not use them up: where
+    /// they are few the end is published again, and counts from the beginning.
+    fn given_back(&self, call: SessionEnded, settings: &Settings) -> (Phase, Next) {
         #[cfg(feature = "planted-bugs")]
         if self.bug == Some(crate::Bug::DrainBurnsAttempts) {
             return self.finished(Acknowledgement::drained());
         }
-        if self.reply.is_some() && self.attempt > 1 {
+        if self.reply.is_some() && are_few(self.attempt, settings) {
             (Phase::Republishing { call }, Next::Ask)
         } else {
             self.finished(Acknowledgement::drained())
@@ -660,6 +676,11 @@ fn counted(now: Time, call: SessionEnded, settling: Settling, segments: u64, set
         let settling = Settling { rounds, last: Some(segments) };
         (Phase::Quiet { call, settling }, Next::Wait(Timer::Settle, now.after(settings.quiet_period)))
     }
+}
+
+/// Whether the job should not cost its message another attempt: it is not the first, or there are no more than three.
+fn are_few(attempt: u64, settings: &Settings) -> bool {
+    attempt > 1 || settings.max_deliver <= 3
 }
 
 /// The pause before a retry: doubled each time up to the cap, and between half and all of that, so that many jobs that

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,9 @@ use crate::{
     time::Time,
 };
 
+/// How long jobs that the grace time has left may take to be given back; no longer than the grace time itself.
+const LAST_MOMENT: Duration = Duration::from_secs(1);
+
 /// The state machine that decides everything about every job; see the crate's first page.
 #[derive(Debug)]
 pub struct Processor {
@@ -28,8 +32,9 @@ pub struct Processor {
     turns: BTreeSet<(Key, JobId)>,
     /// The next deadline of each job.
     due: BTreeSet<(Time, JobId)>,
-    /// When the grace time of a draining processor ends.
+    /// When the grace time of a draining processor ends, or the moment after it.
     grace_ends: Option<Time>,
+    grace_is_over: bool,
     last_job: u64,
     /// Jobs that wait for nothing but the confirmation of their acknowledgement.
     acknowledging: usize,
@@ -99,6 +104,7 @@ impl Processor {
             turns: BTreeSet::new(),
             due: BTreeSet::new(),
             grace_ends: None,
+            grace_is_over: false,
             last_job: 0,
             acknowledging: 0,
             bytes: Bytes::default(),
@@ -336,13 +342,25 @@ impl Processor {
                 Some(Timer::Grace) | None => self.schedule(id),
             }
         }
-        if self.grace_ends.is_some_and(|at| at <= self.now) {
+        if self.grace_ends.is_some_and(|at| at <= self.now) && !self.grace_is_over {
+            self.end_grace();
+        } else if self.grace_ends.is_some_and(|at| at <= self.now) {
             self.counters.abandoned += u64::try_from(self.jobs.len()).unwrap_or(u64::MAX);
             self.jobs.clear();
             self.bytes = Bytes::default();
             self.acknowledging = 0;
             self.turns.clear();
             self.due.clear();
+        }
+    }
+
+    /// Gives back what did not come to its end within the grace time, for which there is a moment more.
+    fn end_grace(&mut self) {
+        self.grace_is_over = true;
+        self.grace_ends = Some(self.now.after(self.settings.grace.min(LAST_MOMENT)));
+        let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
+        for id in jobs {
+            self.advance(id, Event::GraceOver);
         }
     }
 

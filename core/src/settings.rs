@@ -44,7 +44,8 @@ pub struct Settings {
     /// How long a report is waited for before its effect counts as failed. Longer than any time-out of the shell.
     #[serde(with = "micros")]
     pub answer_timeout: Duration,
-    /// How long jobs that have begun to save may go on once the processor drains.
+    /// How long jobs that have begun to save may go on once the processor drains; they are given back then, for which they
+    /// have a second more.
     #[serde(with = "micros")]
     pub grace: Duration,
     /// Whether each notification has a subject of its own: [`Announcement::ProcessedOnce`](crate::contract::Announcement).

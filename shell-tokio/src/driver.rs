@@ -214,6 +214,7 @@ fn log_input(input: &Input) {
         Input::Reported { effect, report: Report::Failed(failure) } if failure.kind == FailureKind::Rejected => {
             tracing::warn!(%effect, "{failure}");
         }
+        Input::Reported { effect, report: report @ Report::Buried { .. } } => tracing::warn!(%effect, "{report}"),
         Input::Reported { effect, report } => tracing::debug!(%effect, "{report}"),
         Input::Exhausted(exhausted) => tracing::error!(
             stream_sequence = exhausted.stream_sequence,
@@ -252,11 +253,11 @@ fn log_effect(id: EffectId, effect: &Effect) {
         }
         Effect::Bury { letter } => tracing::error!(
             effect = %id,
-            key = letter.ended.as_ref().map(|ended| tracing::field::display(ended.session.key())),
+            key = letter.ended.as_ref().map(|ended| ended.session.key().to_string()),
             stream_sequence = letter.stream_sequence,
             attempts = letter.attempts,
             reason = letter.reason,
-            "a call cannot be processed: kept as a dead letter"
+            "a call cannot be processed: it becomes a dead letter"
         ),
         Effect::Republish { stream_sequence, .. } => {
             tracing::info!(effect = %id, stream_sequence, "given back by publishing it again: a nak would cost an attempt");

@@ -17,7 +17,7 @@ use crate::{
     cli::{AnnounceSettings, RunArgs, RunSettings, StreamSettings},
     clock::Clock,
     driver::{Deliveries, Driver, Ended, RealServers, Signal},
-    history::History,
+    history::{History, HistoryError},
     setup::{self, SetupError},
     store::{Store, outgrown::Watch},
 };
@@ -25,6 +25,8 @@ use crate::{
 /// How long after it was missed a consumer is made anew. nats-server removes the files of a deleted one a while after it
 /// has answered, and takes those of a new one along that is made too soon (seen with 2.15.1).
 const MEND_AFTER: Duration = Duration::from_secs(1);
+/// How much longer a stream is waited for, whose files are larger.
+const MEND_STREAM_AFTER: Duration = Duration::from_secs(2);
 /// How long the last bytes to NATS may take.
 const FLUSH: Duration = Duration::from_secs(1);
 /// How long a report may wait for its turn. It is long because asking again puts the job at the end of the same queue.
@@ -170,6 +172,9 @@ async fn mend(missing: Arc<Notify>, jetstream: jetstream::Context, settings: Str
     loop {
         missing.notified().await;
         tokio::time::sleep(MEND_AFTER).await;
+        if matches!(History::open(&jetstream).await, Err(HistoryError::NoStream)) {
+            tokio::time::sleep(MEND_STREAM_AFTER).await;
+        }
         match setup::ensure_jetstream(&jetstream, &settings).await {
             Ok(report) => {
                 for change in &report.changes {

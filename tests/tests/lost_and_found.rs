@@ -17,6 +17,7 @@ use transcript_core::{
 use transcript_processor::{
     cli::{Cli, Command, RunArgs},
     driver::Signal,
+    publishing::Publisher,
     run,
 };
 use transcript_tests::{
@@ -400,6 +401,86 @@ async fn a_processor_warns_where_the_consumer_is_too_small_for_all_of_them() -> 
     assert!(two.logs().contains(warning), "{}", two.logs());
     one.terminate().await?;
     two.terminate().await?;
+    Ok(())
+}
+
+/// A segment's message id can be a call's key: the stream would take the notification for a repetition of the segment.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_segment_whose_message_id_is_the_key_does_not_swallow_the_notification() -> Outcome {
+    for mode in ["false", "true"] {
+        let world = World::start().await?;
+        world.processor("setup").run(LONG).await?;
+        let publisher = Publisher::new(world.jetstream.clone());
+        let all = [Call::of("1", "1", 3)?, Call::of("lesson", "lesson", 4)?, Call::of("lesson", "2", 1)?];
+        for call in &all {
+            publisher.segments(&call.segments).await?;
+            world.insert_segments(&call.segments).await?;
+        }
+        let command = world.processor("run").arguments(SHORT).environment("TRANSCRIPT_ANNOUNCE_ONCE", mode);
+        let processor = started(&command).await?;
+        for call in &all {
+            world.publish_session_end(&call.session, u64::try_from(call.segments.len())?).await?;
+        }
+        idle(&world).await?;
+        let held = subjects(&world).await?;
+        let told: usize =
+            held.iter().filter(|(subject, _)| subject.starts_with(PROCESSED_SUBJECT)).map(|(_, n)| n).sum();
+        assert_eq!(told, 3, "{held:?}");
+        assert_eq!(audited(&world, &[]).await?, (Exit::Code(0), vec![]));
+        processor.terminate().await?;
+    }
+    Ok(())
+}
+
+/// With a single attempt there is none to lose.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rollout_loses_no_call_that_has_one_attempt() -> Outcome {
+    let world = World::start().await?;
+    let command = world.processor("run").arguments(["--quiet-period=1s", "--ack-wait=2s", "--max-deliver=1"]);
+    let mut processor = Supervisor::new(command);
+    processor.start().await?;
+    processor.ready(LONG).await?;
+    end(&world.app(), &calls("call", 20)?).await?;
+    for _ in 0..2 {
+        assert_eq!(processor.terminate(LONG).await?, Some(Exit::Code(0)));
+        processor.start().await?;
+        processor.ready(LONG).await?;
+    }
+    wait_until("all are announced", LONG, || async {
+        let announced = world.notifications().await.map_err(|error| error.to_string())?.len();
+        if announced == 20 { Ok(()) } else { Err(format!("{announced} are")) }
+    })
+    .await?;
+    idle(&world).await?;
+    assert_eq!(audited(&world, &[]).await?, (Exit::Code(0), vec![]));
+    processor.terminate(LONG).await?;
+    Ok(())
+}
+
+/// A MongoDB that hangs keeps neither the calls in hand nor the process.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_processor_ends_within_its_grace_time_while_mongodb_hangs() -> Outcome {
+    let mut world = World::start_with_own_mongod().await?;
+    let arguments = ["--quiet-period=0s", "--ack-wait=2s", "--grace=1s", "--answer-timeout=60s"];
+    let mut processor = Supervisor::new(world.processor("run").arguments(arguments));
+    processor.start().await?;
+    processor.ready(LONG).await?;
+    let all = calls("call", 20)?;
+    world.insert_segments(&all.iter().flat_map(|call| call.segments.clone()).collect::<Vec<_>>()).await?;
+    world.mongod().process().freeze().await?;
+    publish_ends(&world.app(), &all).await?;
+    wait_until("they are in hand", LONG, || async {
+        let open = world.consumer().await.map_err(|error| error.to_string())?.num_ack_pending;
+        if open == 20 { Ok(()) } else { Err(open.to_string()) }
+    })
+    .await?;
+    assert_eq!(processor.terminate(Duration::from_secs(8)).await?, Some(Exit::Code(0)));
+    world.mongod().process().thaw().await?;
+    processor.start().await?;
+    idle(&world).await?;
+    assert_eq!(audited(&world, &[]).await?, (Exit::Code(0), vec![]));
+    assert_eq!(world.notifications().await?.len(), 20);
+    processor.terminate(LONG).await?;
     Ok(())
 }
 

@@ -49,6 +49,8 @@ pub(crate) enum Event {
     /// The pause after a failure is over.
     Again,
     Drain,
+    /// The time that a draining processor gives its last jobs is over.
+    GraceOver,
 }
 
 /// What a job does next.
@@ -82,6 +84,7 @@ impl Event {
             Self::Redelivered { .. } => "redelivered",
             Self::Again => "again",
             Self::Drain => "drain",
+            Self::GraceOver => "grace over",
         }
     }
 }

@@ -652,9 +652,26 @@ fn a_drain_publishes_again_what_is_not_of_the_first_delivery() {
 #[test]
 fn the_grace_time_ends_a_drain() {
     let mut bench = Bench::saving(settings());
-    bench.handle(Input::Drain).handle(Input::Drain).wake(Timer::Grace);
+    bench.deliver_again(8, 2, "t").settle("t", &[]);
+    bench.handle(Input::Drain).handle(Input::Drain);
+    bench.asked.retain(|(_, effect)| !matches!(effect, Effect::Save { .. }));
+    bench.report("publish message 8 again", Report::Republished { stream_sequence: 9 });
+    bench.report("ack", Report::Acknowledged).nothing_asked().wake(Timer::Grace);
+    assert_eq!(bench.now, Time::ZERO.after(4 * Duration::from_secs(1) + settings().grace), "settled after 4 s");
+    assert!(!bench.drained, "there is a moment to give it back");
+    assert_eq!(bench.asked.front().expect("it is given back").1.to_string(), "nak");
+    bench.wake(Timer::Grace);
     assert!(bench.drained);
     assert_eq!((bench.processor.in_flight(), bench.processor.counters().abandoned), (0, 1));
+}
+
+#[test]
+fn where_attempts_are_few_no_nak_costs_one() {
+    for (max_deliver, effect) in [(1, "publish message 7 again"), (3, "publish message 7 again"), (4, "nak")] {
+        let mut bench = Bench::new(Settings { max_deliver, ..settings() });
+        bench.deliver(7, "s", 0).handle(Input::Drain);
+        assert_eq!(bench.asked.front().expect("it is given back").1.to_string(), effect, "{max_deliver}");
+    }
 }
 
 #[test]
@@ -728,6 +745,20 @@ fn the_table_of_transitions_is_the_truth() {
         take(&mut bench);
         bench.count().handle(Input::Drain);
         keep(&bench);
+        // What has begun to save when the grace time ends.
+        let stored = Stored { notified: NOTIFIED, revision: 2, ..STORED };
+        let begun = [pages(), Report::Saved(stored), Report::Published { stream_sequence: 9 }];
+        for reported in 1..=begun.len() {
+            let mut bench = Bench::new(settings());
+            take(&mut bench);
+            bench.settle("s", &[2, 2]);
+            for report in begun.iter().take(reported) {
+                let (effect, _) = bench.asked.pop_front().expect("an effect");
+                bench.handle(Input::Reported { effect, report: report.clone() });
+            }
+            bench.handle(Input::Drain).wake(Timer::Grace);
+            keep(&bench);
+        }
         // Every failure of every effect: once more, given up, refused.
         for (kind, settings) in [
             (FailureKind::Busy, settings()),

@@ -198,8 +198,10 @@ impl Pass {
                 seen.ends = seen.ends.saturating_add(1);
             }
             DEAD_LETTER_SUBJECT => {
-                seen.letter = place;
-                seen.about = about(record);
+                let about = about(record);
+                if about >= seen.about {
+                    (seen.letter, seen.about) = (place, about);
+                }
             }
             DISCARDED_SUBJECT => seen.discarded = about(record),
             _ => seen.notifications = seen.notifications.saturating_add(1),

@@ -136,7 +136,21 @@ mod tests {
         let page = render(&audit);
         assert!(page.contains("missing                   25\n    c:0, ended at 0\n"), "{page}");
         assert!(page.contains("    c:19, ended at 19\n    and 5 more\nnever announced"), "{page}");
-        assert!(page.ends_with("`audit --repair` has missing, never announced and outgrown calls processed again\n"));
+        assert!(page.ends_with(
+            "`audit --repair` has missing, never announced and outgrown calls processed again\nnot one to one\n"
+        ));
+    }
+
+    #[test]
+    fn what_is_no_problem_is_said_all_the_same() {
+        let audit = Audit { terminated: 2, revised_unannounced: 3, announced: 4, ..empty(Remedy::Tell) };
+        let page = render(&audit);
+        assert!(page.contains("2 ends could never be processed: the log of who read them says why\n"), "{page}");
+        assert!(
+            page.contains("3 summaries were replaced and nobody was told: `run --revise` announces them\n"),
+            "{page}"
+        );
+        assert!(page.contains("none is summarised here: is --mongodb-database right?\none to one\n"), "{page}");
     }
 
     #[test]
@@ -144,6 +158,7 @@ mod tests {
         let audit = Audit { under_way: 2, asking: Asking::Nobody, ..empty(Remedy::Tell) };
         let page = render(&audit);
         assert!(page.contains("no processor was asking for messages: what is under way waits for"), "{page}");
+        assert!(page.ends_with("one to one, but for what is under way\n"), "{page}");
         assert!(!render(&Audit { under_way: 0, ..audit }).contains("asking"));
     }
 
@@ -157,6 +172,7 @@ mod tests {
         let page = render(&audit);
         assert!(page.contains("redriven                   3\n"), "{page}");
         assert!(page.contains("audit again when a processor has done what was redriven\n"), "{page}");
-        assert!(page.ends_with("what was announced again cannot be taken back\n"), "{page}");
+        assert!(page.contains("what was announced again cannot be taken back; `audit --since` leaves out"), "{page}");
+        assert!(page.ends_with("not one to one\n"), "{page}");
     }
 }

@@ -8,10 +8,11 @@ use mongodb::{
     bson::{Bson, RawDocument, RawDocumentBuf, doc},
 };
 use tokio::sync::mpsc;
-use transcript_core::{Failure, Stored, event::SessionEnded, ids::Session};
+use transcript_core::{Failure, Stored, event::SessionEnded};
 
 use crate::store::{
     Worker,
+    outgrown::session,
     save::{number, stored},
 };
 
@@ -77,7 +78,7 @@ impl Summaries {
         self.worker.counts(sessions).await
     }
 
-    /// Hands the keys of all summaries without a mark to `each`.
+    /// Hands the keys of all summaries without a mark to `each`; documents that are no summaries of ours are left out.
     ///
     /// # Errors
     ///
@@ -85,12 +86,13 @@ impl Summaries {
     pub async fn unmarked(&self, mut each: impl FnMut(&str)) -> Result<(), Failure> {
         let find = async {
             let summaries = self.worker.summaries();
-            summaries.find(doc! { "notified": { "$exists": false } }).projection(doc! { "_id": 1 }).await
+            let fields = doc! { "conversationId": 1, "sessionId": 1 };
+            summaries.find(doc! { "notified": { "$exists": false } }).projection(fields).await
         };
         let mut cursor = self.worker.answer(find).await?;
         while let Some(document) = self.worker.answer(cursor.try_next()).await? {
-            if let Ok(key) = document.get_str("_id") {
-                each(key);
+            if let Some(session) = session(&document) {
+                each(session.key().as_str());
             }
         }
         Ok(())
@@ -98,7 +100,9 @@ impl Summaries {
 }
 
 fn read(document: &RawDocument) -> Found {
-    let session = || Session::new(document.get_str("conversationId").ok()?, document.get_str("sessionId").ok()?).ok();
     let published_segments = number(document.get("publishedSegments").ok().flatten());
-    Found { ended: session().map(|session| SessionEnded { session, published_segments }), stored: stored(document) }
+    Found {
+        ended: session(document).map(|session| SessionEnded { session, published_segments }),
+        stored: stored(document),
+    }
 }

@@ -1,6 +1,10 @@
 //! Messages that are made from a message of the stream: dead letters, and ends that are published again.
 
-use async_nats::{HeaderMap, HeaderValue, header::NATS_MESSAGE_ID, jetstream};
+use async_nats::{
+    HeaderMap, HeaderValue,
+    header::NATS_MESSAGE_ID,
+    jetstream::{self, message::StreamMessage},
+};
 use bytes::Bytes;
 use transcript_core::{
     Failure, FailureKind, Report,
@@ -30,9 +34,8 @@ impl Requester {
         headers.insert(REASON_HEADER, line(&letter.reason));
         headers.insert(TIME_HEADER, letter.at.as_millis().to_string());
         headers.insert(PROCESSOR_HEADER, line(&self.name));
-        let stream_sequence =
-            self.publish(DEAD_LETTER_SUBJECT.to_owned(), headers, payload).await.map_err(Refusal::failure)?;
-        Ok(Report::Buried { stream_sequence })
+        let stored = self.publish(DEAD_LETTER_SUBJECT.to_owned(), headers, payload).await.map_err(Refusal::failure)?;
+        Ok(Report::Buried { stream_sequence: stored.sequence })
     }
 
     /// Publishes the end again, unless that was done within the duplicate window.
@@ -41,15 +44,15 @@ impl Requester {
         let mut headers = HeaderMap::new();
         headers.insert(NATS_MESSAGE_ID, redrive_id(stream_sequence));
         headers.insert(REDRIVE_OF_HEADER, stream_sequence.to_string());
-        let stream_sequence =
+        let stored =
             self.publish(SESSION_ENDED_SUBJECT.to_owned(), headers, payload).await.map_err(Refusal::failure)?;
-        Ok(Report::Republished { stream_sequence })
+        Ok(Report::Republished { stream_sequence: stored.sequence })
     }
 
     /// The message's own bytes; where the stream no longer holds them, or the server would not take them together with
     /// more headers, what is known of the call.
     async fn copy_of(&self, stream_sequence: u64, ended: Option<&SessionEnded>) -> Result<Bytes, Failure> {
-        let original = self.original(stream_sequence).await?;
+        let original = self.message(stream_sequence).await?.map(|message| message.payload);
         let fits = |payload: &Bytes| payload.len().saturating_add(HEADERS) <= self.client.server_info().max_payload;
         if let Some(payload) = original.clone().filter(fits) {
             return Ok(payload);
@@ -64,10 +67,10 @@ impl Requester {
             .map_err(|error| Failure { kind: FailureKind::Rejected, detail: error.to_string() })
     }
 
-    async fn original(&self, stream_sequence: u64) -> Result<Option<Bytes>, Failure> {
+    /// A message of the stream; `None` where there is none, or none any more.
+    pub(super) async fn message(&self, stream_sequence: u64) -> Result<Option<StreamMessage>, Failure> {
         let stream = self.stream().await?;
-        let message = if_there(stream.get_raw_message(stream_sequence).await).map_err(|error| unreadable(&error))?;
-        Ok(message.map(|message| message.payload))
+        if_there(stream.get_raw_message(stream_sequence).await).map_err(|error| unreadable(&error))
     }
 
     /// The place of the last message of a subject.

@@ -8,11 +8,19 @@ use async_nats::{
 use bytes::Bytes;
 use transcript_core::{
     Failure, FailureKind, Report,
-    contract::{Announcement, Notification, TRANSCRIPTION_STREAM},
+    contract::{Announcement, Notification, SEGMENT_SUBJECT, TRANSCRIPTION_STREAM},
     ids::Key,
 };
 
 use super::{Requester, of_code};
+
+/// What the stream made of a message.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stored {
+    /// Its place; that of the earlier one where this one was a duplicate.
+    pub(super) sequence: u64,
+    duplicate: bool,
+}
 
 /// Why the stream did not take a message.
 pub(super) enum Refusal {
@@ -61,8 +69,16 @@ impl Requester {
         if announcement == Announcement::ProcessedOnce {
             headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, "0");
         }
-        let stream_sequence = match self.publish(subject.clone(), headers, payload.into()).await {
-            Ok(stream_sequence) => stream_sequence,
+        let payload = Bytes::from(payload);
+        let mut published = self.publish(subject.clone(), headers.clone(), payload.clone()).await;
+        if let Ok(Stored { duplicate: true, sequence }) = published
+            && self.holds_segment(sequence).await?
+        {
+            headers.insert(NATS_MESSAGE_ID, announcement.other_message_id(key));
+            published = self.publish(subject.clone(), headers, payload).await;
+        }
+        let stream_sequence = match published {
+            Ok(stored) => stored.sequence,
             Err(Refusal::Answered(error)) if error.error_code() == ErrorCode::STREAM_WRONG_LAST_SEQUENCE => {
                 self.last_of(&subject).await?
             }
@@ -71,17 +87,22 @@ impl Requester {
         Ok(Report::Published { stream_sequence })
     }
 
-    /// Publishes to the stream, and gives the message's place there.
+    /// Whether the message that made this one a duplicate is no notification but a segment: see [`Announcement`].
+    async fn holds_segment(&self, sequence: u64) -> Result<bool, Failure> {
+        Ok(self.message(sequence).await?.is_some_and(|message| message.subject.as_str() == SEGMENT_SUBJECT))
+    }
+
+    /// Publishes to the stream.
     pub(super) async fn publish(
         &self,
         subject: String,
         mut headers: HeaderMap,
         payload: Bytes,
-    ) -> Result<u64, Refusal> {
+    ) -> Result<Stored, Refusal> {
         headers.insert(NATS_EXPECTED_STREAM, TRANSCRIPTION_STREAM);
         let answer = self.send(subject, Request::new().payload(payload).headers(headers)).await?;
         match serde_json::from_slice::<Response<PublishAck>>(&answer.payload) {
-            Ok(Response::Ok(ack)) => Ok(ack.sequence),
+            Ok(Response::Ok(ack)) => Ok(Stored { sequence: ack.sequence, duplicate: ack.duplicate }),
             Ok(Response::Err { error }) => Err(Refusal::Answered(error)),
             Err(error) => {
                 let detail = format!("no publish acknowledgement: {error}");

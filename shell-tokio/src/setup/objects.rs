@@ -170,7 +170,14 @@ impl Object {
                 self.name
             )
         });
-        limited.collect()
+        let size = config.get("max_msg_size").and_then(Value::as_i64).filter(|size| *size > 0 && self.remembers_ids());
+        let size = size.map(|size| {
+            format!(
+                "{} has max_msg_size {size}: it takes no larger segments, ends, notifications or dead letters",
+                self.name
+            )
+        });
+        limited.chain(size).collect()
     }
 
     /// The subject and the body of the request to create or update it with `config`.

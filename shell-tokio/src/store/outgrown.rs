@@ -96,7 +96,8 @@ impl Watch {
     }
 }
 
-/// The session of a summary; `None` for a document that somebody else wrote.
-fn session(summary: &RawDocument) -> Option<Session> {
-    Session::new(summary.get_str("conversationId").ok()?, summary.get_str("sessionId").ok()?).ok()
+/// The session of a summary; `None` for a document that somebody else wrote, of which the `_id` is not the key.
+pub(crate) fn session(summary: &RawDocument) -> Option<Session> {
+    let session = Session::new(summary.get_str("conversationId").ok()?, summary.get_str("sessionId").ok()?).ok()?;
+    (session.key().as_str() == summary.get_str("_id").ok()?).then_some(session)
 }
