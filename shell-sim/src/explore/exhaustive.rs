@@ -136,6 +136,7 @@ fn healthy(calls: usize, processors: usize, window_ms: u64) -> Plan {
         options: Options { window_ms, page_size: 1, max_in_flight: 1, ..Options::quick() },
         calls: (0..calls).map(call).collect(),
         faults: vec![],
+        chores: vec![],
         heals_at_ms: None,
         bug: None,
     }
