@@ -7,7 +7,7 @@ use transcript_core::{Time, contract::Announcement, event::SessionEnded, ids::Ke
 use crate::{
     broker::{AckBody, StoredMessage},
     plan::{Action, EndPayload, Options, Plan, Task, Verdict, millis},
-    seen::{Cause, Seen},
+    seen::{Cause, Fate, Seen},
 };
 
 /// How long a processor that nothing disturbs takes to listen to the broker, at most.
@@ -26,6 +26,10 @@ pub(crate) struct Ledger {
     pub(crate) notifications: BTreeMap<Key, Vec<Time>>,
     /// When each stored summary got the mark that it was announced.
     pub(crate) marks: BTreeMap<Key, Time>,
+    /// How many messages the broker gave up.
+    pub(crate) given_up: usize,
+    /// The most segments of a call.
+    pub(crate) longest_call: u64,
     /// How many revisions are in the stream.
     pub(crate) revisions: u64,
     /// The dead letters, in the order in which they were stored.
@@ -129,10 +133,19 @@ pub(crate) enum Origin {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GivenUp {
     pub(crate) at: Time,
-    /// Which processor it told.
-    pub(crate) told: Option<usize>,
+    pub(crate) told: Told,
     /// When that processor's core heard it.
     pub(crate) heard: Option<Time>,
+}
+
+/// Whom the broker told that it gave a message up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// Nobody listened.
+    Nobody,
+    /// A connection that was over, which the broker had not seen.
+    Ghost,
+    Processor(usize),
 }
 
 /// A dead letter.
@@ -182,6 +195,8 @@ impl Ledger {
             summaries: BTreeMap::new(),
             notifications: BTreeMap::new(),
             marks: BTreeMap::new(),
+            given_up: 0,
+            longest_call: plan.calls.iter().map(|call| call.segments.len() as u64).max().unwrap_or(0),
             revisions: 0,
             letters: vec![],
             purges: vec![],
@@ -263,19 +278,23 @@ impl Ledger {
                 }
             }
             Seen::GivenUp { sequence } => {
+                self.given_up += 1;
                 if let Some(end) = self.ends.get_mut(sequence) {
-                    end.given_up = Some(GivenUp { at: now, told: None, heard: None });
+                    end.given_up = Some(GivenUp { at: now, told: Told::Nobody, heard: None });
                     end.given_up_once = true;
                 }
             }
-            Seen::Told { processor, sequence, .. } => {
+            Seen::Told { processor, sequence, fate } => {
                 if let Some(given_up) = self.ends.get_mut(sequence).and_then(|end| end.given_up.as_mut()) {
-                    given_up.told = Some(*processor);
+                    given_up.told = match fate {
+                        Fate::UnderWay => Told::Processor(*processor),
+                        Fate::Lost => Told::Ghost,
+                    };
                 }
             }
             Seen::Heard { processor, sequence } => {
                 if let Some(given_up) = self.ends.get_mut(sequence).and_then(|end| end.given_up.as_mut())
-                    && given_up.told == Some(*processor)
+                    && given_up.told == Told::Processor(*processor)
                 {
                     given_up.heard = given_up.heard.or(Some(now));
                 }
@@ -391,14 +410,14 @@ impl Ledger {
             self.disturbances.iter().any(|it| it.processor.is_none_or(|it| it == processor) && it.until >= since)
         };
         match (given_up.told, given_up.heard) {
-            (Some(processor), Some(heard)) if !ended(processor, heard) => {
+            (Told::Processor(processor), Some(heard)) if !ended(processor, heard) => {
                 Exhaustion::Neglected(format!("processor {processor} heard of it"))
             }
-            (Some(processor), None) if !disturbed(processor, at) && !ended(processor, at) => {
+            (Told::Processor(processor), None) if !disturbed(processor, at) && !ended(processor, at) => {
                 Exhaustion::Neglected(format!("processor {processor} was told"))
             }
-            (Some(_), _) => Exhaustion::Missing,
-            (None, _) => {
+            (Told::Processor(_) | Told::Ghost, _) => Exhaustion::Missing,
+            (Told::Nobody, _) => {
                 let listens = |(processor, since): (&usize, &Time)| {
                     since.after(SUBSCRIBES_WITHIN) <= at && !disturbed(*processor, *since)
                 };

@@ -1,5 +1,6 @@
 //! Makes a failing plan smaller while it breaks the same promise.
 
+use super::hunt::is_kept_without_the_bug;
 use crate::{
     plan::{Action, EndPayload, Options, Plan, Trigger, Verdict},
     world::{Recording, Violation},
@@ -36,7 +37,10 @@ impl Shrinker {
         }
         self.tries += 1;
         match plan.run(Recording::Off).violation {
-            Some(violation) if violation.property == self.violation.property => {
+            Some(violation)
+                if violation.property == self.violation.property
+                    && (plan.bug.is_none() || is_kept_without_the_bug(&plan)) =>
+            {
                 self.best = plan;
                 self.violation = violation;
                 true

@@ -365,8 +365,13 @@ impl World {
             && !self.faults.timed_are_left(&self.plan)
             && self.processes.iter().all(|process| process.borrow().in_flight() == 0)
             && self.nats.unsettled() == 0
-            && self.given_up.get().is_none_or(|at| self.clock.now() >= at.after(WORD_GETS_AROUND))
+            && self.given_up.get().is_none_or(|at| self.has_got_around(at))
             && self.outgrown().is_empty()
+    }
+
+    /// Whether whoever was told something at that time, and can hear at all, has heard it: also who stands still.
+    fn has_got_around(&self, said: Time) -> bool {
+        self.under_way.get() == 0 && self.clock.now() >= said.max(self.last_mended.get()).after(WORD_GETS_AROUND)
     }
 
     /// The summaries that are yet to be replaced, or announced once more.
