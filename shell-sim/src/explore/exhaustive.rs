@@ -175,7 +175,7 @@ fn announced_once() -> Plan {
 
 /// Whoever takes the call dies of it, until no delivery is left.
 fn used_up() -> Plan {
-    let mut plan = healthy(1, 2, DAY_MS);
+    let mut plan = healthy(1, 2, SHORT_WINDOW_MS);
     plan.options.max_deliver = 2;
     let outage_ms = plan.options.ack_wait_ms + 100;
     for processor in 0..plan.processors {
