@@ -43,11 +43,21 @@ pub enum Bug {
     ReportsAwaitedForEver,
     /// Pages are read from a replica that lags.
     StalePage,
+    /// A job that fails for good is terminated without a dead letter.
+    NoDeadLetter,
+    /// A message that used up its deliveries is left alone.
+    ExhaustedIgnored,
+    /// A draining processor gives every job back with a nak.
+    DrainBurnsAttempts,
+    /// A summary that was announced is announced again.
+    MarkIgnored,
+    /// Patience ends also while a server serves nobody.
+    ImpatientInOutages,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 21] = [
         Self::InsertInsteadOfUpsert,
         Self::NoMessageId,
         Self::WindowOfTwoMinutes,
@@ -64,6 +74,11 @@ impl Bug {
         Self::ClientBuffer,
         Self::ReportsAwaitedForEver,
         Self::StalePage,
+        Self::NoDeadLetter,
+        Self::ExhaustedIgnored,
+        Self::DrainBurnsAttempts,
+        Self::MarkIgnored,
+        Self::ImpatientInOutages,
     ];
 
     /// Whether bugs are compiled in.
@@ -83,6 +98,11 @@ impl Bug {
             Self::NoSettling => Some(transcript_core::Bug::NoSettling),
             Self::UnescapedKey => Some(transcript_core::Bug::UnescapedKey),
             Self::ReportsAwaitedForEver => Some(transcript_core::Bug::ReportsAwaitedForEver),
+            Self::NoDeadLetter => Some(transcript_core::Bug::NoDeadLetter),
+            Self::ExhaustedIgnored => Some(transcript_core::Bug::ExhaustedIgnored),
+            Self::DrainBurnsAttempts => Some(transcript_core::Bug::DrainBurnsAttempts),
+            Self::MarkIgnored => Some(transcript_core::Bug::MarkIgnored),
+            Self::ImpatientInOutages => Some(transcript_core::Bug::ImpatientInOutages),
             Self::InsertInsteadOfUpsert
             | Self::NoMessageId
             | Self::WindowOfTwoMinutes
@@ -115,6 +135,11 @@ impl fmt::Display for Bug {
             Self::ClientBuffer => "client buffer without heartbeats",
             Self::ReportsAwaitedForEver => "lost report never asked again",
             Self::StalePage => "stale page",
+            Self::NoDeadLetter => "no dead letter",
+            Self::ExhaustedIgnored => "used-up deliveries ignored",
+            Self::DrainBurnsAttempts => "a drain burns attempts",
+            Self::MarkIgnored => "mark ignored",
+            Self::ImpatientInOutages => "impatient in outages",
         })
     }
 }

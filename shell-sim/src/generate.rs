@@ -2,8 +2,8 @@
 
 use crate::{
     plan::{
-        Action, Call, Direction, End, EndPayload, Fault, Kind, Moment, Options, Plan, SegmentSaved, SegmentWrites,
-        Server, StoreFault, Trigger,
+        Action, Call, Chore, Direction, End, EndPayload, Fault, Kind, Moment, Options, Plan, SegmentSaved,
+        SegmentWrites, Server, StoreFault, Task, Trigger, Verdict,
     },
     rng::Rng,
 };
@@ -12,6 +12,10 @@ use crate::{
 const HOSTILE_MS: u64 = 60_000;
 /// When everything is mended.
 const HEALS_AT_MS: u64 = 600_000;
+/// When it is where the operator has something to do afterwards.
+const HEALS_SOON_AT_MS: u64 = 200_000;
+/// The shorter of the two windows: one that can be waited for.
+const SHORT_WINDOW_MS: u64 = 600_000;
 const TEXTS: [&str; 6] = ["Hello there.", "Shall we begin?", "", "Is it late?\nIt is.", "one two three four", "¿Qué?"];
 const SPEAKERS: [Option<&str>; 4] = [Some("Ada"), Some("Grace"), Some("$x.y"), None];
 const MALFORMED: [&str; 5] = [
@@ -29,10 +33,18 @@ impl Plan {
         let mut rng = Rng::split(seed, 10);
         let processors = rng.pick(&[1, 1, 2, 2, 3]);
         let options = options(&mut rng, processors);
-        let calls = calls(&mut Rng::split(seed, 11));
+        let mut calls = calls(&mut Rng::split(seed, 11));
+        let mut rng = Rng::split(seed, 14);
+        for call in &mut calls {
+            if rng.chance(8) {
+                call.verdict = Verdict::Refused;
+            }
+        }
+        let chores = chores(&mut Rng::split(seed, 15), &options);
         let faults = faults(&mut Rng::split(seed, 12), processors, &options);
         let processors = usize::try_from(processors).expect("a handful");
-        Self { seed, processors, options, calls, faults, heals_at_ms: Some(HEALS_AT_MS), bug: None }
+        let heals_at_ms = Some(if chores.is_empty() { HEALS_AT_MS } else { HEALS_SOON_AT_MS });
+        Self { seed, processors, options, calls, faults, chores, heals_at_ms, bug: None }
     }
 
     /// A plan of many calls and a given number of faults, to see how large a world can be.
@@ -53,7 +65,16 @@ impl Plan {
             what: Drawn::any(&mut rng).action(&mut rng, count, &options),
         });
         let faults = faults.filter(|fault| !is_tied(&fault.what)).collect();
-        Self { seed, processors, options: options.clone(), calls, faults, heals_at_ms: Some(span * 2), bug: None }
+        Self {
+            seed,
+            processors,
+            options: options.clone(),
+            calls,
+            faults,
+            chores: vec![],
+            heals_at_ms: Some(span * 2),
+            bug: None,
+        }
     }
 }
 
@@ -69,7 +90,7 @@ fn options(rng: &mut Rng, processors: u64) -> Options {
         page_size: rng.pick(&[1, 2, 3, 1_000]),
         patience_ms: rng.pick(&[600_000, 600_000, 60_000]),
         answer_timeout_ms: rng.pick(&[7_500, 7_500, 2_000]),
-        window_ms: rng.pick(&[86_400_000, 86_400_000, 600_000]),
+        window_ms: rng.pick(&[86_400_000, 86_400_000, SHORT_WINDOW_MS]),
         delay_us: rng.pick(&[150, 2_000, 20_000]),
         jitter_us: rng.pick(&[0, 1_000, 50_000, 200_000]),
         skews_ms: if skewed {
@@ -79,6 +100,9 @@ fn options(rng: &mut Rng, processors: u64) -> Options {
         },
         timer_lag_ms: rng.pick(&[0, 0, 100, 1_000]),
         segment_writes: rng.pick(&[SegmentWrites::Journaled, SegmentWrites::Unjournaled]),
+        announce_once: rng.chance(25),
+        revise: rng.chance(30),
+        max_bytes_in_flight: rng.pick(&[None, None, Some(1), Some(10_000)]),
     }
 }
 
@@ -120,7 +144,35 @@ fn one_call(rng: &mut Rng, number: usize, span_ms: u64) -> Call {
         0 => ("a:b".to_owned(), format!("c{number}")),
         _ => ("a".to_owned(), format!("b:c{}", number - 1)),
     };
-    Call { conversation, session, segments, ends }
+    Call { conversation, session, segments, ends, verdict: Verdict::Taken }
+}
+
+/// What the operator does by hand: seldom while faults go on, more often when everything is mended, at last beyond the
+/// window.
+fn chores(rng: &mut Rng, options: &Options) -> Vec<Chore> {
+    let mut chores = vec![];
+    if rng.chance(10) {
+        let what = rng.pick(&[Task::Redrive, Task::ResetConsumer, Task::PublishAgain]);
+        chores.push(Chore { at_ms: rng.between(0, HOSTILE_MS), what });
+    }
+    let mut at_ms = HEALS_SOON_AT_MS + 60_000;
+    if rng.chance(15) {
+        chores.push(Chore { at_ms, what: Task::Redrive });
+    }
+    if rng.chance(15) {
+        if options.window_ms == SHORT_WINDOW_MS && rng.chance(50) {
+            at_ms += SHORT_WINDOW_MS;
+        }
+        match rng.between(0, 2) {
+            0 => chores.push(Chore { at_ms, what: Task::ResetConsumer }),
+            1 => chores.push(Chore { at_ms, what: Task::PublishAgain }),
+            _ => {
+                chores.push(Chore { at_ms, what: Task::PurgeAndRestart });
+                chores.push(Chore { at_ms: at_ms + 1_000, what: Task::PublishAgain });
+            }
+        }
+    }
+    chores
 }
 
 /// The kinds of faults that a swarm mixes.
@@ -186,7 +238,7 @@ impl Drawn {
                 }
             }
             Self::Store => {
-                let outage_ms = rng.pick(&[0, 100, 1_000, 20_000]);
+                let outage_ms = rng.pick(&[0, 100, 1_000, 20_000, 90_000]);
                 if rng.chance(50) {
                     Action::KillServer { server: Server::Store, outage_ms, lag_ms: rng.between(0, 100) }
                 } else {
@@ -284,7 +336,25 @@ fn faults(rng: &mut Rng, processors: u64, options: &Options) -> Vec<Fault> {
         let what = drawn.action(rng, processors, options);
         Fault { when: trigger(rng, drawn, processors), what }
     };
-    (0..count).map(|_| fault(rng)).collect()
+    let mut faults: Vec<Fault> = (0..count).map(|_| fault(rng)).collect();
+    if rng.chance(6) {
+        faults.extend(crash_loop(rng, processors, options));
+    }
+    faults
+}
+
+/// Whoever takes the call up dies of it, as often as it is delivered.
+fn crash_loop(rng: &mut Rng, processors: u64, options: &Options) -> Vec<Fault> {
+    let kind = rng.pick(&[Kind::Count, Kind::Load, Kind::Save, Kind::Mark]);
+    let outage_ms = options.ack_wait_ms + 100;
+    let mut faults = vec![];
+    for processor in 0..usize::try_from(processors).unwrap_or(0) {
+        for nth in 1..=options.max_deliver {
+            let when = Trigger::Effect { processor, kind, nth, moment: Moment::Before };
+            faults.push(Fault { when, what: Action::Kill { processor, outage_ms } });
+        }
+    }
+    faults
 }
 
 /// Most faults come while something is under way.

@@ -2,13 +2,16 @@
 
 use std::{collections::BTreeMap, rc::Rc, sync::Arc, time::Duration};
 
-use transcript_core::{Time, ids::Key};
+use transcript_core::{Time, contract::Announcement, event::SessionEnded, ids::Key};
 
 use crate::{
-    broker::AckBody,
-    plan::{Action, EndPayload, Options, Plan, millis},
-    seen::Seen,
+    broker::{AckBody, StoredMessage},
+    plan::{Action, EndPayload, Options, Plan, Task, Verdict, millis},
+    seen::{Cause, Fate, Seen},
 };
+
+/// How long a processor that nothing disturbs takes to listen to the broker, at most.
+const SUBSCRIBES_WITHIN: Duration = Duration::from_secs(5);
 
 /// Everything that was seen, put in order.
 #[derive(Debug)]
@@ -19,8 +22,24 @@ pub(crate) struct Ledger {
     ends_of: BTreeMap<Key, Vec<u64>>,
     /// How many segments each stored summary has.
     pub(crate) summaries: BTreeMap<Key, u64>,
-    /// When each key was announced.
+    /// When each key was announced, its revisions left out.
     pub(crate) notifications: BTreeMap<Key, Vec<Time>>,
+    /// When each stored summary got the mark that it was announced.
+    pub(crate) marks: BTreeMap<Key, Time>,
+    /// How many messages the broker gave up.
+    pub(crate) given_up: usize,
+    /// The most segments of a call.
+    pub(crate) longest_call: u64,
+    /// How many revisions are in the stream.
+    pub(crate) revisions: u64,
+    /// The dead letters, in the order in which they were stored.
+    pub(crate) letters: Vec<Letter>,
+    /// When the stream was purged.
+    pub(crate) purges: Vec<Time>,
+    /// Since when each processor is up; one that drains is not.
+    up: BTreeMap<usize, Time>,
+    /// When processors ended.
+    endings: Vec<(usize, Time)>,
     /// When each segment was first stored, by session.
     pub(crate) segments: BTreeMap<Arc<str>, BTreeMap<String, Time>>,
     pub(crate) promises: Promises,
@@ -34,6 +53,8 @@ pub(crate) struct Promises {
     pub(crate) quiet_period: Duration,
     /// The most jobs of one processor.
     pub(crate) max_in_flight: usize,
+    /// The largest page.
+    pub(crate) page_size: u32,
     /// The fewest deliveries after which a message is given up.
     pub(crate) max_deliver: u64,
     /// The duplicate windows, each from when it was given.
@@ -45,6 +66,7 @@ impl Promises {
         Self {
             quiet_period: millis(options.quiet_period_ms),
             max_in_flight: options.max_in_flight,
+            page_size: options.page_size,
             max_deliver: options.max_deliver,
             windows: vec![(Time::ZERO, millis(options.window_ms))],
         }
@@ -55,7 +77,8 @@ impl Promises {
             self.max_deliver = self.max_deliver.min(*max_deliver);
         } else if let Action::LengthenWindow { window_ms } = change {
             self.windows.push((now, millis(*window_ms)));
-        } else if let Action::SetProcessors { quiet_period_ms, max_in_flight, .. } = change {
+        } else if let Action::SetProcessors { quiet_period_ms, page_size, max_in_flight } = change {
+            self.page_size = self.page_size.max(*page_size);
             self.quiet_period = self.quiet_period.min(millis(*quiet_period_ms));
             self.max_in_flight = self.max_in_flight.max(*max_in_flight);
         }
@@ -78,12 +101,75 @@ pub(crate) struct EndRecord {
     pub(crate) key: Option<Key>,
     pub(crate) announced: u64,
     pub(crate) stored_at: Time,
+    pub(crate) origin: Origin,
     pub(crate) attempts: Vec<Attempt>,
+    /// The attempts before this one were of an earlier life: the consumer was set back.
+    pub(crate) life: usize,
     pub(crate) acknowledged: bool,
     pub(crate) terminated: bool,
-    pub(crate) given_up: Option<Time>,
+    /// A draining processor has published it again: another message carries on.
+    pub(crate) handed_on: bool,
+    /// The operator has purged the stream of it.
+    pub(crate) purged: bool,
+    pub(crate) given_up: Option<GivenUp>,
+    /// Whether it was given up in this life or an earlier one.
+    pub(crate) given_up_once: bool,
     /// When it was last acknowledged or terminated.
     pub(crate) settled_at: Option<Time>,
+}
+
+/// Who published an end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// Its transcriber: which end of which call it is.
+    Transcriber { call: usize, end: usize },
+    /// The operator, from a copy of the stream.
+    Copy,
+    /// The operator from a dead letter, or a draining processor.
+    Message,
+}
+
+/// The broker delivers a message no more.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GivenUp {
+    pub(crate) at: Time,
+    pub(crate) told: Told,
+    /// When that processor's core heard it.
+    pub(crate) heard: Option<Time>,
+}
+
+/// Whom the broker told that it gave a message up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// Nobody listened.
+    Nobody,
+    /// A connection that was over, which the broker had not seen.
+    Ghost,
+    Processor(usize),
+}
+
+/// A dead letter.
+#[derive(Debug)]
+pub(crate) struct Letter {
+    /// Its place in the stream.
+    pub(crate) sequence: u64,
+    /// The end that it is about.
+    pub(crate) of: u64,
+    pub(crate) payload: Arc<[u8]>,
+    pub(crate) at: Time,
+    /// Whether the stream was purged since.
+    pub(crate) purged: bool,
+}
+
+/// What became of a message that was given up and that nobody settled.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Exhaustion {
+    /// It is kept as a dead letter.
+    Kept,
+    /// Nobody heard of it, or who heard came to an end over it: only the audit can tell that it is missing.
+    Missing,
+    /// Somebody heard of it and was well.
+    Neglected(String),
 }
 
 /// One hand-over.
@@ -98,6 +184,7 @@ struct Disturbance {
     processor: Option<usize>,
     from: Time,
     until: Time,
+    cause: Cause,
 }
 
 impl Ledger {
@@ -107,6 +194,14 @@ impl Ledger {
             ends_of: BTreeMap::new(),
             summaries: BTreeMap::new(),
             notifications: BTreeMap::new(),
+            marks: BTreeMap::new(),
+            given_up: 0,
+            longest_call: plan.calls.iter().map(|call| call.segments.len() as u64).max().unwrap_or(0),
+            revisions: 0,
+            letters: vec![],
+            purges: vec![],
+            up: BTreeMap::new(),
+            endings: vec![],
             segments: BTreeMap::new(),
             promises: Promises::new(&plan.options),
             disturbances: vec![],
@@ -117,8 +212,17 @@ impl Ledger {
     /// Enters what was seen; the checks look afterwards.
     pub(crate) fn enter(&mut self, now: Time, seen: &Seen<'_>) {
         match seen {
-            Seen::Disturbed { processor, from, until } => {
-                self.disturbances.push(Disturbance { processor: *processor, from: *from, until: *until });
+            Seen::Disturbed { processor, from, until, cause } => {
+                if let (Some(processor), Cause::Rollout) = (processor, cause) {
+                    self.up.remove(processor);
+                }
+                let (processor, from, until, cause) = (*processor, *from, *until, *cause);
+                self.disturbances.push(Disturbance { processor, from, until, cause });
+            }
+            Seen::Started { processor, .. } => drop(self.up.insert(*processor, now)),
+            Seen::Ended { processor, .. } => {
+                self.up.remove(processor);
+                self.endings.push((*processor, now));
             }
             Seen::SegmentStored { session, segment } => {
                 let known = self.segments.entry(Arc::clone(session)).or_default();
@@ -132,7 +236,20 @@ impl Ledger {
                 }
             }
             Seen::Fault(fault) => self.promises.change(now, &fault.what),
-            Seen::EndStored { call, end, sequence } => self.end_stored(now, *call, *end, *sequence),
+            Seen::Chore(task) => self.chore(now, *task),
+            Seen::EndStored { call, end, sequence } => {
+                let origin = Origin::Transcriber { call: *call, end: *end };
+                self.end_stored(now, *call, *end, *sequence, origin);
+            }
+            Seen::EndRestored { call, end, sequence } => self.end_stored(now, *call, *end, *sequence, Origin::Copy),
+            Seen::EndRedriven { message, of } => self.end_redriven(now, message, *of),
+            Seen::LetterStored { message, of } => self.letters.push(Letter {
+                sequence: message.sequence,
+                of: *of,
+                payload: Arc::clone(&message.payload),
+                at: now,
+                purged: false,
+            }),
             Seen::Sent { processor, sequence, .. } => {
                 if let Some(end) = self.ends.get_mut(sequence) {
                     end.attempts.push(Attempt { processor: *processor, at: now });
@@ -141,7 +258,14 @@ impl Ledger {
             Seen::Saved { key, after, .. } => {
                 self.summaries.insert((*key).clone(), after.summary.segments);
             }
-            Seen::NotificationStored { notification, .. } => {
+            Seen::Marked { key, announcement: Announcement::Processed | Announcement::ProcessedOnce } => {
+                self.marks.entry((*key).clone()).or_insert(now);
+            }
+            Seen::NotificationStored {
+                announcement: Announcement::Processed | Announcement::ProcessedOnce,
+                notification,
+                ..
+            } => {
                 self.notifications.entry(notification.session.key()).or_default().push(now);
             }
             Seen::AckArrived { sequence, body } => {
@@ -154,12 +278,30 @@ impl Ledger {
                 }
             }
             Seen::GivenUp { sequence } => {
+                self.given_up += 1;
                 if let Some(end) = self.ends.get_mut(sequence) {
-                    end.given_up = Some(now);
+                    end.given_up = Some(GivenUp { at: now, told: Told::Nobody, heard: None });
+                    end.given_up_once = true;
                 }
             }
-            Seen::Started { .. }
-            | Seen::Ended { .. }
+            Seen::Told { processor, sequence, fate } => {
+                if let Some(given_up) = self.ends.get_mut(sequence).and_then(|end| end.given_up.as_mut()) {
+                    given_up.told = match fate {
+                        Fate::UnderWay => Told::Processor(*processor),
+                        Fate::Lost => Told::Ghost,
+                    };
+                }
+            }
+            Seen::Heard { processor, sequence } => {
+                if let Some(given_up) = self.ends.get_mut(sequence).and_then(|end| end.given_up.as_mut())
+                    && given_up.told == Told::Processor(*processor)
+                {
+                    given_up.heard = given_up.heard.or(Some(now));
+                }
+            }
+            Seen::NotificationStored { announcement: Announcement::Revised { .. }, .. } => self.revisions += 1,
+            Seen::Marked { announcement: Announcement::Revised { .. }, .. }
+            | Seen::Outgrown { .. }
             | Seen::Thawed { .. }
             | Seen::Arrived { .. }
             | Seen::Delivered { .. }
@@ -171,12 +313,27 @@ impl Ledger {
         }
     }
 
-    fn end_stored(&mut self, now: Time, call: usize, end: usize, sequence: u64) {
+    fn end_stored(&mut self, now: Time, call: usize, end: usize, sequence: u64, origin: Origin) {
         let call = self.plan.calls.get(call).expect("the plan's call");
         let (key, announced) = match &call.ends.get(end).expect("the plan's end").payload {
             EndPayload::Announces(count) => (Some(call.ids().key()), *count),
             EndPayload::Malformed(_) => (None, 0),
         };
+        self.enter_end(now, sequence, key, announced, origin);
+    }
+
+    /// A message that was made from a dead letter, or from an end: which of them does not matter to what is in it.
+    fn end_redriven(&mut self, now: Time, message: &StoredMessage, of: u64) {
+        if let Some(end) = self.ends.get_mut(&of) {
+            end.handed_on = true;
+        }
+        let ended = SessionEnded::parse(&message.payload).ok();
+        let announced = ended.as_ref().map_or(0, |ended| ended.published_segments);
+        let key = ended.map(|ended| ended.session.key());
+        self.enter_end(now, message.sequence, key, announced, Origin::Message);
+    }
+
+    fn enter_end(&mut self, now: Time, sequence: u64, key: Option<Key>, announced: u64, origin: Origin) {
         if let Some(key) = &key {
             self.ends_of.entry(key.clone()).or_default().push(sequence);
         }
@@ -184,23 +341,111 @@ impl Ledger {
             key,
             announced,
             stored_at: now,
+            origin,
             attempts: vec![],
+            life: 0,
             acknowledged: false,
             terminated: false,
+            handed_on: false,
+            purged: false,
             given_up: None,
+            given_up_once: false,
             settled_at: None,
         };
         self.ends.insert(sequence, record);
     }
 
+    fn chore(&mut self, now: Time, task: Task) {
+        match task {
+            Task::ResetConsumer => {
+                for end in self.ends.values_mut().filter(|end| !end.purged) {
+                    end.life = end.attempts.len();
+                    (end.acknowledged, end.terminated, end.given_up) = (false, false, None);
+                }
+            }
+            Task::PurgeAndRestart => {
+                self.purges.push(now);
+                self.ends.values_mut().for_each(|end| end.purged = true);
+                self.letters.iter_mut().for_each(|letter| letter.purged = true);
+            }
+            Task::Redrive | Task::PublishAgain => {}
+        }
+    }
+
     /// Whether something that went wrong explains that the attempt at a place came to nothing by `until`: with its own
     /// processor, or with one that had the message before, whose belated word the broker takes as well.
     pub(crate) fn explains(&self, attempts: &[Attempt], place: usize, until: Time) -> bool {
+        self.is_disturbed(attempts, place, until, |cause| cause != Cause::Outage)
+    }
+
+    /// The same, of some causes only.
+    pub(crate) fn is_disturbed(
+        &self,
+        attempts: &[Attempt],
+        place: usize,
+        until: Time,
+        counts: impl Fn(Cause) -> bool,
+    ) -> bool {
         let Some(attempt) = attempts.get(place) else { return true };
         let holders = attempts.iter().take(place + 1);
         self.disturbances.iter().any(|disturbance| {
             let holder = disturbance.processor.is_none_or(|it| holders.clone().any(|held| held.processor == it));
-            holder && disturbance.from <= until && disturbance.until >= attempt.at
+            counts(disturbance.cause) && holder && disturbance.from <= until && disturbance.until >= attempt.at
+        })
+    }
+
+    /// Whether MongoDB refuses the call's summary.
+    pub(crate) fn is_refused(&self, key: &Key) -> bool {
+        self.plan.calls.iter().any(|call| call.verdict == Verdict::Refused && call.ids().key() == *key)
+    }
+
+    /// What became of a message that was given up.
+    pub(crate) fn exhaustion(&self, sequence: u64, given_up: &GivenUp) -> Exhaustion {
+        if self.letters.iter().any(|letter| letter.of == sequence) {
+            return Exhaustion::Kept;
+        }
+        let at = given_up.at;
+        let ended = |processor, since| self.endings.iter().any(|(it, when)| *it == processor && *when >= since);
+        let disturbed = |processor: usize, since: Time| {
+            self.disturbances.iter().any(|it| it.processor.is_none_or(|it| it == processor) && it.until >= since)
+        };
+        match (given_up.told, given_up.heard) {
+            (Told::Processor(processor), Some(heard)) if !ended(processor, heard) => {
+                Exhaustion::Neglected(format!("processor {processor} heard of it"))
+            }
+            (Told::Processor(processor), None) if !disturbed(processor, at) && !ended(processor, at) => {
+                Exhaustion::Neglected(format!("processor {processor} was told"))
+            }
+            (Told::Processor(_) | Told::Ghost, _) => Exhaustion::Missing,
+            (Told::Nobody, _) => {
+                let listens = |(processor, since): (&usize, &Time)| {
+                    since.after(SUBSCRIBES_WITHIN) <= at && !disturbed(*processor, *since)
+                };
+                match self.up.iter().find(|it| listens(*it)) {
+                    Some((processor, _)) => Exhaustion::Neglected(format!("processor {processor} did not listen")),
+                    None => Exhaustion::Missing,
+                }
+            }
+        }
+    }
+
+    /// Whether a message that was given up owes it to rollouts alone: each may cost it one attempt, and all of them not all.
+    pub(crate) fn is_exhausted_by_rollouts(&self, end: &EndRecord, given_up: Time) -> bool {
+        let until = |place: usize| end.attempts.get(place + 1).map_or(given_up, |next| next.at);
+        let other = |place| self.is_disturbed(&end.attempts, place, until(place), |cause| cause != Cause::Rollout);
+        !(end.life..end.attempts.len()).any(other)
+    }
+
+    /// Whether the stream was purged since then: message ids and messages of the time before count no more.
+    pub(crate) fn is_purged_since(&self, then: Time) -> bool {
+        self.purges.iter().any(|at| *at >= then)
+    }
+
+    /// The ends that were given up and that nobody settled, with what became of them.
+    pub(crate) fn exhausted(&self) -> impl Iterator<Item = (u64, &EndRecord, Exhaustion)> {
+        self.ends.iter().filter_map(|(sequence, end)| {
+            let given_up = end.given_up.filter(|_| !end.acknowledged && !end.terminated)?;
+            Some((*sequence, end, self.exhaustion(*sequence, &given_up)))
         })
     }
 

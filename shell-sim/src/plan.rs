@@ -21,6 +21,9 @@ pub struct Plan {
     pub calls: Vec<Call>,
     /// What goes wrong.
     pub faults: Vec<Fault>,
+    /// What the operator does by hand, also once everything is mended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub chores: Vec<Chore>,
     /// When everything that is broken is mended and nothing more breaks; `None` lets every fault come to its own end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heals_at_ms: Option<u64>,
@@ -67,6 +70,15 @@ pub struct Options {
     /// When a transcriber takes a segment for saved.
     #[serde(default, skip_serializing_if = "SegmentWrites::are_journaled")]
     pub segment_writes: SegmentWrites,
+    /// Whether each notification has a subject of its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub announce_once: bool,
+    /// Whether summaries that their sessions have outgrown are replaced, and that is announced.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub revise: bool,
+    /// The bytes above which a core asks for no more pages; `None` for the product's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_bytes_in_flight: Option<u64>,
 }
 
 /// When a transcriber takes a segment for saved.
@@ -104,6 +116,27 @@ pub struct Call {
     pub segments: Vec<SegmentSaved>,
     /// What is published at the end, and when.
     pub ends: Vec<End>,
+    /// What MongoDB makes of its summary.
+    #[serde(default, skip_serializing_if = "Verdict::is_taken")]
+    pub verdict: Verdict,
+}
+
+/// What MongoDB makes of a summary.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Verdict {
+    /// It stores it.
+    #[default]
+    Taken,
+    /// It refuses it, each time: a rule for the collection's documents that this one breaks.
+    Refused,
+}
+
+impl Verdict {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+    fn is_taken(&self) -> bool {
+        *self == Self::Taken
+    }
 }
 
 /// One save of a segment. The same index twice is a segment saved twice.
@@ -139,6 +172,30 @@ pub enum EndPayload {
     Announces(u64),
     /// These bytes, which no processor can take.
     Malformed(String),
+}
+
+/// Something that the operator does by hand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Chore {
+    /// When.
+    pub at_ms: u64,
+    /// What.
+    pub what: Task,
+}
+
+/// What an operator does by hand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Task {
+    /// Publishes the ends of all dead letters again.
+    Redrive,
+    /// Sets the consumer back to the first message of the stream.
+    ResetConsumer,
+    /// Purges the stream and restarts NATS, which then has forgotten every message id.
+    PurgeAndRestart,
+    /// Publishes every end again that was published before, without a message id, from a copy of the stream.
+    PublishAgain,
 }
 
 /// Something that goes wrong.
@@ -393,10 +450,12 @@ pub enum StoreFault {
 }
 
 impl Plan {
-    /// How many things happen: saves of segments, ends, faults.
+    /// How many things happen: saves of segments, ends, faults, chores.
     #[must_use]
     pub fn events(&self) -> usize {
-        self.faults.len() + self.calls.iter().map(|call| call.segments.len() + call.ends.len()).sum::<usize>()
+        self.faults.len()
+            + self.chores.len()
+            + self.calls.iter().map(|call| call.segments.len() + call.ends.len()).sum::<usize>()
     }
 }
 
@@ -420,12 +479,16 @@ impl Options {
             skews_ms: vec![],
             timer_lag_ms: 0,
             segment_writes: SegmentWrites::Journaled,
+            announce_once: false,
+            revise: false,
+            max_bytes_in_flight: None,
         }
     }
 
     /// The core's settings.
     #[must_use]
     pub fn core(&self) -> Settings {
+        let defaults = Settings::default();
         Settings {
             quiet_period: millis(self.quiet_period_ms),
             settle_rounds: self.settle_rounds,
@@ -435,7 +498,10 @@ impl Options {
             max_deliver: self.max_deliver,
             patience: millis(self.patience_ms),
             answer_timeout: millis(self.answer_timeout_ms * 4),
-            ..Settings::default()
+            announce_once: self.announce_once,
+            revise: self.revise,
+            max_bytes_in_flight: self.max_bytes_in_flight.unwrap_or(defaults.max_bytes_in_flight),
+            ..defaults
         }
     }
 }
@@ -450,6 +516,7 @@ impl Call {
             session: session.to_owned(),
             segments: vec![SegmentSaved { at_ms: 0, index: 0, speaker: Some("Ada".to_owned()), text }],
             ends: vec![End { at_ms: ends_at_ms, payload: EndPayload::Announces(1) }],
+            verdict: Verdict::Taken,
         }
     }
 
@@ -487,7 +554,8 @@ impl fmt::Display for Plan {
         writeln!(f, "{} processor(s), {} event(s), seed {}{bug}", self.processors, self.events(), self.seed)?;
         writeln!(f, "  {:?}", self.options)?;
         for call in &self.calls {
-            writeln!(f, "  call {:?} {:?}", call.conversation, call.session)?;
+            let refused = if call.verdict == Verdict::Refused { ", whose summary is refused" } else { "" };
+            writeln!(f, "  call {:?} {:?}{refused}", call.conversation, call.session)?;
             for segment in &call.segments {
                 let SegmentSaved { at_ms, index, speaker, text } = segment;
                 writeln!(f, "    at {at_ms} ms: segment {index} of {speaker:?}: {text:?}")?;
@@ -498,6 +566,9 @@ impl fmt::Display for Plan {
         }
         for fault in &self.faults {
             writeln!(f, "  {fault}")?;
+        }
+        for Chore { at_ms, what } in &self.chores {
+            writeln!(f, "  at {at_ms} ms the operator: {what:?}")?;
         }
         match self.heals_at_ms {
             Some(at) => write!(f, "  everything is mended at {at} ms"),

@@ -3,13 +3,17 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use transcript_core::{
-    Delivery, Effect, Report, Stored, Time, WakeUp,
-    contract::Notification,
+    Delivery, Effect, Report, Time, WakeUp,
+    contract::{Announcement, Notification},
     ids::{EffectId, Key},
     summary::Segment,
 };
 
-use crate::{broker::AckBody, plan::Fault, store::Document};
+use crate::{
+    broker::{AckBody, StoredMessage},
+    plan::{Fault, Task},
+    store::Document,
+};
 
 /// Something that happened.
 #[derive(Debug)]
@@ -22,14 +26,20 @@ pub(crate) enum Seen<'a> {
     Thawed { processor: usize },
     /// A planned fault happens.
     Fault(&'a Fault),
-    /// A fault that can cost a delivery, on one processor or on all, is effective for a while.
-    Disturbed { processor: Option<usize>, from: Time, until: Time },
+    /// The operator does something by hand.
+    Chore(Task),
+    /// A fault, on one processor or on all, is effective for a while.
+    Disturbed { processor: Option<usize>, from: Time, until: Time, cause: Cause },
     /// A transcriber saved a segment.
     SegmentStored { session: &'a Arc<str>, segment: &'a Segment },
     /// A kill of the store lost a segment that was saved.
     SegmentLost { session: &'a Arc<str>, id: &'a str },
     /// The end of a call is in the stream.
     EndStored { call: usize, end: usize, sequence: u64 },
+    /// The operator has published the end of a call again from a copy.
+    EndRestored { call: usize, end: usize, sequence: u64 },
+    /// An end was made from another message of the stream: by a draining processor, or by the operator from a dead letter.
+    EndRedriven { message: &'a StoredMessage, of: u64 },
     /// The broker handed a message over.
     Sent { processor: usize, sequence: u64, attempt: u64, fate: Fate },
     /// A message came to a processor's client.
@@ -45,15 +55,36 @@ pub(crate) enum Seen<'a> {
     /// A core took no notice of the report that it was told last: it had given up waiting for it.
     Ignored { processor: usize, id: EffectId },
     /// A core has said everything: where it stands.
-    Waits { processor: usize, jobs: usize, overflowed: u64, served: Option<WakeUp>, next: Option<WakeUp> },
+    Waits { processor: usize, jobs: usize, bytes: u64, overflowed: u64, served: Option<WakeUp>, next: Option<WakeUp> },
     /// A summary was saved, or a stored one kept.
-    Saved { key: &'a Key, before: Option<Stored>, after: &'a Document },
-    /// A notification is in the stream.
-    NotificationStored { sequence: u64, notification: &'a Notification },
+    Saved { key: &'a Key, before: Option<&'a Document>, after: &'a Document },
+    /// A stored summary has a mark.
+    Marked { key: &'a Key, announcement: Announcement },
+    /// A notification of a summary, or of one that replaced it, is in the stream.
+    NotificationStored { sequence: u64, announcement: Announcement, notification: &'a Notification },
+    /// A dead letter about a message is in the stream.
+    LetterStored { message: &'a StoredMessage, of: u64 },
     /// An acknowledgement of any kind came to the broker.
     AckArrived { sequence: u64, body: &'a AckBody },
     /// The broker will not deliver a message again.
     GivenUp { sequence: u64 },
+    /// The broker told a processor that it will not.
+    Told { processor: usize, sequence: u64, fate: Fate },
+    /// A processor's core heard that it will not.
+    Heard { processor: usize, sequence: u64 },
+    /// A processor's core heard that a session has outgrown its summary.
+    Outgrown { processor: usize, key: &'a Key },
+}
+
+/// What a disturbance can explain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// Something broke on the way between the broker and the processor, or the processor itself: it can cost a delivery.
+    Fault,
+    /// A rollout: it can cost a delivery, and must not cost all.
+    Rollout,
+    /// The store serves nobody: by itself it costs no delivery.
+    Outage,
 }
 
 /// Whether what was sent arrives.
@@ -78,10 +109,19 @@ impl fmt::Display for Seen<'_> {
             Self::Ended { processor, how: Ending::Drained } => write!(f, "processor {processor}: drained"),
             Self::Thawed { processor } => write!(f, "processor {processor}: thawed"),
             Self::Fault(fault) => write!(f, "fault: {fault}"),
-            Self::Disturbed { processor: Some(processor), until, .. } => {
-                write!(f, "processor {processor}: disturbed until {until}", until = Clock(*until))
+            Self::Chore(task) => write!(f, "operator: {task:?}"),
+            Self::Disturbed { processor, until, cause, .. } => {
+                let until = Clock(*until);
+                let by = match cause {
+                    Cause::Fault => "disturbed",
+                    Cause::Rollout => "disturbed by its rollout",
+                    Cause::Outage => "without a store",
+                };
+                match processor {
+                    Some(processor) => write!(f, "processor {processor}: {by} until {until}"),
+                    None => write!(f, "everybody {by} until {until}"),
+                }
             }
-            Self::Disturbed { processor: None, until, .. } => write!(f, "everybody disturbed until {}", Clock(*until)),
             Self::SegmentStored { session, segment } => {
                 write!(f, "transcriber: segment {:?} of {session:?} stored", segment.id)
             }
@@ -89,6 +129,10 @@ impl fmt::Display for Seen<'_> {
             Self::EndStored { call, end, sequence } => {
                 write!(f, "transcriber: end {end} of call {call} stored as {sequence}")
             }
+            Self::EndRestored { call, end, sequence } => {
+                write!(f, "operator: end {end} of call {call} stored again as {sequence}")
+            }
+            Self::EndRedriven { message, of } => write!(f, "broker: {of} is stored again as {}", message.sequence),
             Self::Sent { processor, sequence, attempt, fate } => {
                 write!(f, "broker: {sequence} to processor {processor}, attempt {attempt}, {fate:?}")
             }
@@ -110,13 +154,30 @@ impl fmt::Display for Seen<'_> {
                 after.summary.segments,
                 after.summary.complete,
                 after.summary.words,
-                before.map(|before| before.segments)
+                before.map(|before| before.summary.segments)
             ),
-            Self::NotificationStored { sequence, notification } => {
+            Self::Marked { key, announcement: Announcement::Revised { revision } } => {
+                write!(f, "store: {key} has the mark of revision {revision}")
+            }
+            Self::Marked { key, .. } => write!(f, "store: {key} has its mark"),
+            Self::NotificationStored { sequence, announcement: Announcement::Revised { revision }, notification } => {
+                write!(f, "broker: revision {revision} of {} stored as {sequence}", notification.session.key())
+            }
+            Self::NotificationStored { sequence, notification, .. } => {
                 write!(f, "broker: notification of {} stored as {sequence}", notification.session.key())
+            }
+            Self::LetterStored { message, of } => {
+                write!(f, "broker: dead letter about {of} stored as {}", message.sequence)
             }
             Self::AckArrived { sequence, body } => write!(f, "broker: {body:?} for {sequence}"),
             Self::GivenUp { sequence } => write!(f, "broker: {sequence} is given up"),
+            Self::Told { processor, sequence, fate } => {
+                write!(f, "broker: tells processor {processor} that {sequence} is given up, {fate:?}")
+            }
+            Self::Heard { processor, sequence } => {
+                write!(f, "processor {processor}: hears that {sequence} is given up")
+            }
+            Self::Outgrown { processor, key } => write!(f, "processor {processor}: hears that {key} is outgrown"),
         }
     }
 }

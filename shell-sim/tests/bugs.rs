@@ -30,6 +30,7 @@ fn short_window() -> Plan {
         options: Options::quick(),
         calls: vec![Call::short("c", "s", 1_000)],
         faults: vec![Fault { when, what: Action::Kill { processor: 0, outage_ms: 130_000 } }],
+        chores: vec![],
         heals_at_ms: None,
         bug: Some(Bug::WindowOfTwoMinutes),
     }

@@ -7,7 +7,7 @@ use transcript_sim::{
 
 fn plan(options: Options, faults: Vec<Fault>) -> Plan {
     let calls = vec![Call::short("c", "s", 1_000)];
-    Plan { seed: 0, processors: 1, options, calls, faults, heals_at_ms: None, bug: None }
+    Plan { seed: 0, processors: 1, options, calls, faults, chores: vec![], heals_at_ms: None, bug: None }
 }
 
 fn at(at_ms: u64, what: Action) -> Fault {

@@ -36,6 +36,8 @@ pub enum Input {
         to: Inbox,
         /// What is listened to, wildcards included; `None` revives the inbox itself.
         subject: Option<Arc<str>>,
+        /// The queue group: each message goes to one of its members.
+        group: Option<Arc<str>>,
     },
     /// An inbox, or a core subscription to it, ends.
     Unsubscribe(Inbox),

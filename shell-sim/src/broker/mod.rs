@@ -37,7 +37,7 @@
 //! | a restart dates deliveries in whole seconds, so that they come up to 1 s early, and by the time their message was stored unless progress was reported: an old message comes again at once | A8, `consumer.go: deliverMsg` |
 //! | a restart forgets the queue of redeliveries and all waiting pulls; a graceful stop tells these 409, but of several with one inbox only the last; a kill tells nothing | A8, `jetstream.go: signalPullConsumers` |
 //! | a pull that nobody listens to turns the queue of redeliveries by one | `consumer.go: loopAndGatherMsgs`, seen on 2.15.1 |
-//! | advisories are core messages: lost where nobody listens | A5.2 |
+//! | advisories are core messages: lost where nobody listens; of a queue group one member gets them, here each in its turn, there any | A5.2, `client.go: processMsgResults` |
 //!
 //! # What it leaves out
 //!
@@ -143,7 +143,7 @@ impl Broker {
         self.fire(now);
         match input {
             Input::Connect(client) if self.up => self.clients.connect(client),
-            Input::Subscribe { to, subject } => self.clients.subscribe(to, subject),
+            Input::Subscribe { to, subject, group } => self.clients.subscribe(to, subject, group),
             Input::Unsubscribe(inbox) => self.clients.unsubscribe(inbox),
             Input::Disconnect(client) => self.clients.disconnect(client),
             Input::Request(request) if self.up => self.request(now, request),

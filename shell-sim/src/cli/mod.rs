@@ -181,11 +181,14 @@ fn run(cli: &Cli, args: &RunArgs) -> io::Result<ExitCode> {
         let stats = &outcome.stats;
         writeln!(
             out,
-            "{} deliveries, {} summaries, {} notifications, {} exhausted; {:.3} s of the world, {} steps, {seconds:.3} s",
+            "{} deliveries, {} summaries, {} notifications, {} revisions, {} exhausted, {} dead letters; {:.3} s of the \
+             world, {} steps, {seconds:.3} s",
             stats.deliveries,
             stats.summaries,
             stats.notifications,
+            stats.revisions,
             stats.exhausted,
+            stats.dead_letters,
             micros(stats.virtual_us),
             stats.steps,
         )?;

@@ -38,6 +38,8 @@ impl Report<'_> {
                 "command": self.command,
                 "worlds": found.worlds,
                 "exhausted": found.exhausted,
+                "missing": found.missing,
+                "deadLetters": found.dead_letters,
                 "virtualSeconds": super::micros(found.virtual_us),
                 "seconds": seconds,
                 "coreSeconds": core_seconds,
@@ -48,10 +50,12 @@ impl Report<'_> {
             }))?;
         } else {
             line(&format!(
-                "{} worlds ({} calls exhausted by faults), {:.0} s of theirs in {seconds:.1} s: {:.0} worlds a second, \
-                 {:.0} a second and core",
+                "{} worlds ({} calls exhausted by faults, {} of them heard of by nobody; {} dead letters), {:.0} s of \
+                 theirs in {seconds:.1} s: {:.0} worlds a second, {:.0} a second and core",
                 found.worlds,
                 found.exhausted,
+                found.missing,
+                found.dead_letters,
                 super::micros(found.virtual_us),
                 rate(seconds),
                 rate(core_seconds),

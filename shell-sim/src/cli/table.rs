@@ -63,6 +63,7 @@ fn play(stop: &str, when: Option<Trigger>, window: (&str, u64), outage: (&str, u
             .map(|when| Fault { when, what: Action::Kill { processor: 0, outage_ms: outage.1 } })
             .into_iter()
             .collect(),
+        chores: vec![],
         heals_at_ms: None,
         bug: None,
     };

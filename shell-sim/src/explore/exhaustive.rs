@@ -10,7 +10,7 @@ use std::{
 
 use super::Found;
 use crate::{
-    plan::{Action, Call, Fault, Kind, Moment, Options, Plan, SegmentSaved, Server, StoreFault, Trigger},
+    plan::{Action, Call, Fault, Kind, Moment, Options, Plan, SegmentSaved, Server, StoreFault, Trigger, Verdict},
     world::{Points, Recording},
 };
 
@@ -36,6 +36,7 @@ pub fn families() -> Vec<Family> {
     let one = healthy(1, 1, DAY_MS);
     let two = healthy(2, 2, DAY_MS);
     let (one_short, two_short) = (healthy(1, 1, SHORT_WINDOW_MS), healthy(2, 2, SHORT_WINDOW_MS));
+    let (refused, outgrown, once, used_up) = (refused(), outgrown(), announced_once(), used_up());
     let family = |name, healthy: &Plan, firsts| Family { name, healthy: healthy.clone(), firsts, seconds: vec![] };
     vec![
         family("a kill, one session, one processor", &one, kills(&one, &outages(&one))),
@@ -48,6 +49,12 @@ pub fn families() -> Vec<Family> {
         family("a server restarts, one and one", &one, servers(&one)),
         family("a server restarts, two and two", &two, servers(&two)),
         family("a connection breaks, two and two", &two, connections(&two)),
+        family("a rollout, two and two", &two, rollouts(&two)),
+        family("a kill, a refused document, one and one", &refused, kills(&refused, &outages(&refused))),
+        family("a kill, an outgrown summary, two and two", &outgrown, kills(&outgrown, &outages(&outgrown))),
+        family("a kill, announced once, one and one", &once, kills(&once, &outages(&once))),
+        family("a kill, deliveries used up, one and two", &used_up, kills(&used_up, &outages(&used_up))),
+        family("a freeze, deliveries used up, one and two", &used_up, freezes(&used_up)),
         Family {
             name: "two kills, one session, one processor",
             firsts: kills(&one_short, &outages(&one_short)),
@@ -136,9 +143,48 @@ fn healthy(calls: usize, processors: usize, window_ms: u64) -> Plan {
         options: Options { window_ms, page_size: 1, max_in_flight: 1, ..Options::quick() },
         calls: (0..calls).map(call).collect(),
         faults: vec![],
+        chores: vec![],
         heals_at_ms: None,
         bug: None,
     }
+}
+
+/// A call whose summary MongoDB refuses.
+fn refused() -> Plan {
+    let mut plan = healthy(1, 1, DAY_MS);
+    plan.calls.iter_mut().for_each(|call| call.verdict = Verdict::Refused);
+    plan
+}
+
+/// Two calls, each with a segment that comes after the summary, which is then replaced.
+fn outgrown() -> Plan {
+    let mut plan = healthy(2, 2, SHORT_WINDOW_MS);
+    plan.options.revise = true;
+    for call in &mut plan.calls {
+        call.segments.push(SegmentSaved { at_ms: 12_000, index: 2, speaker: None, text: "Yes.".into() });
+    }
+    plan
+}
+
+/// A call whose notification has a subject of its own.
+fn announced_once() -> Plan {
+    let mut plan = healthy(1, 1, SHORT_WINDOW_MS);
+    plan.options.announce_once = true;
+    plan
+}
+
+/// Whoever takes the call dies of it, until no delivery is left.
+fn used_up() -> Plan {
+    let mut plan = healthy(1, 2, SHORT_WINDOW_MS);
+    plan.options.max_deliver = 2;
+    let outage_ms = plan.options.ack_wait_ms + 100;
+    for processor in 0..plan.processors {
+        for nth in 1..=plan.options.max_deliver {
+            let when = Trigger::Effect { processor, kind: Kind::Count, nth, moment: Moment::Before };
+            plan.faults.push(Fault { when, what: Action::Kill { processor, outage_ms } });
+        }
+    }
+    plan
 }
 
 fn outages(plan: &Plan) -> Vec<u64> {
@@ -236,6 +282,11 @@ fn freezes(plan: &Plan) -> Vec<Fault> {
     let wait = plan.options.ack_wait_ms;
     let spans = [wait + 100, wait * 3, 130_000, 300_000];
     each(&points(plan), |processor| spans.map(|span_ms| Action::Freeze { processor, span_ms }).to_vec())
+}
+
+fn rollouts(plan: &Plan) -> Vec<Fault> {
+    let outages = [0, 1_000, plan.options.ack_wait_ms + 100];
+    each(&points(plan), |processor| outages.map(|outage_ms| Action::Rollout { processor, outage_ms }).to_vec())
 }
 
 fn servers(plan: &Plan) -> Vec<Fault> {

@@ -46,7 +46,9 @@ pub fn hunt(bug: Bug, searches: u64) -> Hunted {
         let mut taken = SEEDS + 1;
         for number in 0..SEEDS {
             let plan = Plan { bug: Some(bug), ..Plan::of_seed(search * APART + number) };
-            if let Some(violation) = plan.run(Recording::Off).violation {
+            // What is broken without the bug as well says nothing about it.
+            let broken = plan.run(Recording::Off).violation.filter(|_| is_kept_without_the_bug(&plan));
+            if let Some(violation) = broken {
                 taken = number + 1;
                 if hunted.shrunk.is_none() {
                     let (plan, violation) = shrink(&plan, &violation);
@@ -58,4 +60,9 @@ pub fn hunt(bug: Bug, searches: u64) -> Hunted {
         hunted.seeds.push(taken);
     }
     hunted
+}
+
+/// Whether the plan keeps every promise with the bug taken out.
+pub(super) fn is_kept_without_the_bug(plan: &Plan) -> bool {
+    Plan { bug: None, ..plan.clone() }.run(Recording::Off).violation.is_none()
 }

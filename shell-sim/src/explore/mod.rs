@@ -38,6 +38,10 @@ pub struct Found {
     pub virtual_us: u64,
     /// Ends whose attempts were all burnt by faults.
     pub exhausted: u64,
+    /// Those of them that nobody heard of, so that only an audit finds them.
+    pub missing: u64,
+    /// Dead letters.
+    pub dead_letters: u64,
     /// The first failure in the order of the worlds.
     pub failure: Option<Failure>,
 }
@@ -48,6 +52,8 @@ impl Found {
         self.worlds += 1;
         self.virtual_us += outcome.stats.virtual_us;
         self.exhausted += outcome.stats.exhausted;
+        self.missing += outcome.stats.missing;
+        self.dead_letters += outcome.stats.dead_letters;
         if let Some(violation) = &outcome.violation {
             self.failure.get_or_insert_with(|| Failure { plan: plan.clone(), violation: violation.clone() });
         }
@@ -59,6 +65,8 @@ impl Found {
         self.worlds += later.worlds;
         self.virtual_us += later.virtual_us;
         self.exhausted += later.exhausted;
+        self.missing += later.missing;
+        self.dead_letters += later.dead_letters;
         if self.failure.is_none() {
             self.failure = later.failure;
         }

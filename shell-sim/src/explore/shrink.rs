@@ -1,7 +1,8 @@
 //! Makes a failing plan smaller while it breaks the same promise.
 
+use super::hunt::is_kept_without_the_bug;
 use crate::{
-    plan::{Action, EndPayload, Options, Plan, Trigger},
+    plan::{Action, EndPayload, Options, Plan, Trigger, Verdict},
     world::{Recording, Violation},
 };
 
@@ -36,7 +37,10 @@ impl Shrinker {
         }
         self.tries += 1;
         match plan.run(Recording::Off).violation {
-            Some(violation) if violation.property == self.violation.property => {
+            Some(violation)
+                if violation.property == self.violation.property
+                    && (plan.bug.is_none() || is_kept_without_the_bug(&plan)) =>
+            {
                 self.best = plan;
                 self.violation = violation;
                 true
@@ -54,6 +58,7 @@ impl Shrinker {
     /// Leaves out faults, calls, segments, ends: halves first, then smaller runs of them, then each alone.
     fn drop_parts(&mut self) {
         self.drop_from(|plan| &mut plan.faults);
+        self.drop_from(|plan| &mut plan.chores);
         self.drop_from(|plan| &mut plan.calls);
         for call in 0..self.best.calls.len() {
             self.drop_from(|plan| plan.calls.get_mut(call).map_or_else(|| unreachable!(), |call| &mut call.segments));
@@ -84,6 +89,9 @@ impl Shrinker {
         for place in 0..self.best.faults.len() {
             self.simplify_fault(place);
         }
+        for place in 0..self.best.chores.len() {
+            self.simplify_chore(place);
+        }
         for place in 0..self.best.calls.len() {
             self.simplify_call(place);
         }
@@ -108,6 +116,9 @@ impl Shrinker {
         self.change(|plan| plan.options.window_ms = quick.window_ms);
         self.change(|plan| plan.options.timer_lag_ms = quick.timer_lag_ms);
         self.change(|plan| plan.options.segment_writes = quick.segment_writes);
+        self.change(|plan| plan.options.announce_once = quick.announce_once);
+        self.change(|plan| plan.options.revise = quick.revise);
+        self.change(|plan| plan.options.max_bytes_in_flight = quick.max_bytes_in_flight);
     }
 
     fn simplify_fault(&mut self, place: usize) {
@@ -131,6 +142,18 @@ impl Shrinker {
             Some(Trigger::Effect { nth, .. } | Trigger::Arrival { nth, .. }) => *nth = (*nth - 1).max(1),
             Some(Trigger::AtMs(_)) | None => {}
         }) {}
+    }
+
+    fn simplify_chore(&mut self, place: usize) {
+        for at in [10_000, 100_000, 700_000] {
+            if self.change(|plan| {
+                if let Some(chore) = plan.chores.get_mut(place) {
+                    chore.at_ms = at.min(chore.at_ms);
+                }
+            }) {
+                break;
+            }
+        }
     }
 
     fn simplify_call(&mut self, place: usize) {
@@ -171,6 +194,11 @@ impl Shrinker {
                         *count = segments;
                     }
                 }
+            }
+        });
+        self.change(|plan| {
+            if let Some(call) = plan.calls.get_mut(place) {
+                call.verdict = Verdict::Taken;
             }
         });
         self.change(|plan| {

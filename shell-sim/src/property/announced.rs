@@ -1,11 +1,22 @@
 //! What is announced and acknowledged, and in which order.
 
-use transcript_core::Time;
+use std::collections::{BTreeMap, BTreeSet};
+
+use transcript_core::{
+    Effect, Report, Time,
+    contract::Announcement,
+    ids::{JobId, Key},
+};
 
 use super::Property;
-use crate::{broker::AckBody, ledger::Ledger, seen::Seen};
+use crate::{
+    broker::AckBody,
+    ledger::Ledger,
+    plan::{Action, Fault},
+    seen::Seen,
+};
 
-/// When an ack comes to the broker, the call's summary is stored and announced.
+/// When an ack comes to the broker, the call's summary is stored and announced, or its end was published again.
 pub(super) struct AckOnlyAfterSummaryAndNotification;
 
 impl Property for AckOnlyAfterSummaryAndNotification {
@@ -15,7 +26,8 @@ impl Property for AckOnlyAfterSummaryAndNotification {
 
     fn saw(&mut self, _: Time, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
         let Seen::AckArrived { sequence, body: AckBody::Ack } = seen else { return Ok(()) };
-        let Some(key) = ledger.ends.get(sequence).and_then(|end| end.key.as_ref()) else { return Ok(()) };
+        let end = ledger.ends.get(sequence).filter(|end| !end.handed_on);
+        let Some(key) = end.and_then(|end| end.key.as_ref()) else { return Ok(()) };
         if !ledger.summaries.contains_key(key) {
             return Err(format!("message {sequence} was acknowledged and no summary {key} is stored"));
         }
@@ -26,7 +38,7 @@ impl Property for AckOnlyAfterSummaryAndNotification {
     }
 }
 
-/// Two notifications of a key are at least the promised window apart.
+/// Two notifications of a key are at least the promised window apart, unless the ids were forgotten with a purged stream.
 pub(super) struct OneNotificationPerKeyWithinTheWindow;
 
 impl Property for OneNotificationPerKeyWithinTheWindow {
@@ -35,15 +47,97 @@ impl Property for OneNotificationPerKeyWithinTheWindow {
     }
 
     fn saw(&mut self, now: Time, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
-        let Seen::NotificationStored { notification, .. } = seen else { return Ok(()) };
-        let key = notification.session.key();
+        let Some(key) = announced(seen) else { return Ok(()) };
         let times = ledger.notifications.get(&key).map(Vec::as_slice).unwrap_or_default();
         let [.., before, _] = times else { return Ok(()) };
         let apart = now.since(*before);
-        if now < ledger.promises.only_until(*before) {
+        if now < ledger.promises.only_until(*before) && !ledger.is_purged_since(*before) {
             return Err(format!("{key} was announced twice, {apart:?} apart"));
         }
         Ok(())
+    }
+}
+
+/// The key of a first announcement that came to the stream.
+fn announced(seen: &Seen<'_>) -> Option<Key> {
+    let Seen::NotificationStored { announcement, notification, .. } = seen else { return None };
+    match announcement {
+        Announcement::Processed | Announcement::ProcessedOnce => Some(notification.session.key()),
+        Announcement::Revised { .. } => None,
+    }
+}
+
+/// A summary with its mark is not announced again, whatever its age: not by a job that was told of the mark, and not at
+/// all where only one job ever was not.
+#[derive(Default)]
+pub(super) struct AMarkedSummaryIsNotAnnouncedAgain {
+    /// Whether each job that has stored its summary was told of a mark.
+    told: BTreeMap<(usize, JobId), Mark>,
+    /// The jobs that may have announced a key, all together.
+    entitled: BTreeMap<Key, BTreeSet<(usize, u64, JobId)>>,
+    starts: BTreeMap<usize, u64>,
+    /// Whether some message may have arrived twice, the second time when its id was forgotten.
+    twice: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    There,
+    Missing,
+}
+
+impl Property for AMarkedSummaryIsNotAnnouncedAgain {
+    fn name(&self) -> &'static str {
+        "AMarkedSummaryIsNotAnnouncedAgain"
+    }
+
+    fn saw(&mut self, _: Time, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
+        if let Seen::Started { processor, .. } = seen {
+            *self.starts.entry(*processor).or_default() += 1;
+            self.told.retain(|(of, _), _| of != processor);
+        }
+        if let Seen::Fault(Fault { what: Action::Duplicate { .. }, .. }) = seen {
+            self.twice = true;
+        }
+        if let Seen::Reported { processor, id, report: Report::Saved(stored) } = seen {
+            let mark = if stored.notified.is_some() { Mark::There } else { Mark::Missing };
+            self.told.insert((*processor, id.job), mark);
+        }
+        if let Seen::Asked { processor, id, effect: Effect::Publish { key, announcement, .. } } = seen
+            && !matches!(announcement, Announcement::Revised { .. })
+        {
+            if self.told.get(&(*processor, id.job)) == Some(&Mark::There) {
+                return Err(format!("{key} has its mark, and {id} of processor {processor} announces it"));
+            }
+            let start = self.starts.get(processor).copied().unwrap_or(0);
+            self.entitled.entry(key.clone()).or_default().insert((*processor, start, id.job));
+        }
+        let Some(key) = announced(seen) else { return Ok(()) };
+        let marked = ledger.marks.contains_key(&key);
+        let entitled = self.entitled.get(&key).map_or(0, BTreeSet::len);
+        if marked && entitled <= 1 && !self.twice {
+            return Err(format!("{key} has its mark and was announced again"));
+        }
+        Ok(())
+    }
+}
+
+/// Where each notification has a subject of its own, the stream holds one of a key for as long as it is not purged.
+pub(super) struct AnnounceOnceKnowsNoTimeLimit;
+
+impl Property for AnnounceOnceKnowsNoTimeLimit {
+    fn name(&self) -> &'static str {
+        "AnnounceOnceKnowsNoTimeLimit"
+    }
+
+    fn saw(&mut self, now: Time, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
+        let Some(key) = announced(seen).filter(|_| ledger.plan.options.announce_once) else { return Ok(()) };
+        let times = ledger.notifications.get(&key).map(Vec::as_slice).unwrap_or_default();
+        let [.., before, _] = times else { return Ok(()) };
+        if ledger.is_purged_since(*before) {
+            return Ok(());
+        }
+        Err(format!("{key} was announced on a subject of its own, and again after {:?}", now.since(*before)))
     }
 }
 

@@ -6,12 +6,12 @@ use std::{
     time::Duration,
 };
 
-use transcript_core::{Acknowledgement, Effect, Time};
+use transcript_core::{Acknowledgement, Effect, Time, ids::JobId};
 
 use super::{Property, TheEnd};
 use crate::{
     broker::{AckBody, AckSubject},
-    ledger::Ledger,
+    ledger::{Exhaustion, Ledger, Origin},
     plan::millis,
     seen::{Fate, Seen},
 };
@@ -33,7 +33,8 @@ impl Property for EveryRedeliveryHasACause {
             return Ok(());
         };
         let Some(end) = ledger.ends.get(&sequence) else { return Ok(()) };
-        let Some(place) = end.attempts.len().checked_sub(before) else { return Ok(()) };
+        let place = end.attempts.len().checked_sub(before).filter(|place| *place >= end.life);
+        let Some(place) = place else { return Ok(()) };
         match end.attempts.get(place) {
             Some(attempt) if !ledger.explains(&end.attempts, place, now) => {
                 let processor = attempt.processor;
@@ -65,8 +66,7 @@ impl Property for NobodyGetsBackWhatItGaveBack {
         if let Seen::Asked { processor, effect: Effect::Acknowledge { reply, acknowledgement, .. }, .. } = seen
             && matches!(acknowledgement, Acknowledgement::Nak { delay, .. } if delay.is_zero())
         {
-            let subject: AckSubject = reply.parse().expect("the reply subject of a delivery");
-            self.said.insert((*processor, subject.stream_seq));
+            self.said.insert((*processor, sequence(reply)));
         }
         if let Seen::AckArrived { sequence, body: AckBody::Nak(None) } = seen {
             self.given_back.extend(self.said.iter().filter(|(_, said)| said == sequence));
@@ -79,7 +79,14 @@ impl Property for NobodyGetsBackWhatItGaveBack {
     }
 }
 
-/// No message is longer than a third of the ack wait with a living process without a heartbeat.
+/// The stream sequence of the message that a delivery brought.
+fn sequence(reply: &str) -> u64 {
+    let subject: AckSubject = reply.parse().expect("the reply subject of a delivery");
+    subject.stream_seq
+}
+
+/// No message is longer than a third of the ack wait with a living process without a heartbeat. The broker takes one for
+/// any delivery of the message, and so does this.
 #[derive(Default)]
 pub(super) struct HeartbeatWhileAlive {
     held: BTreeMap<usize, Held>,
@@ -89,34 +96,34 @@ pub(super) struct HeartbeatWhileAlive {
 /// What a processor holds, and since when each message had no sign of life.
 #[derive(Default)]
 struct Held {
-    since: BTreeMap<Arc<str>, Time>,
-    oldest: BTreeSet<(Time, Arc<str>)>,
+    since: BTreeMap<u64, Time>,
+    oldest: BTreeSet<(Time, u64)>,
 }
 
 impl Held {
-    fn sign(&mut self, reply: &Arc<str>, now: Time) {
-        self.release(reply);
-        self.since.insert(Arc::clone(reply), now);
-        self.oldest.insert((now, Arc::clone(reply)));
+    fn sign(&mut self, message: u64, now: Time) {
+        self.release(message);
+        self.since.insert(message, now);
+        self.oldest.insert((now, message));
     }
 
     fn sign_all(&mut self, now: Time) {
-        let replies: Vec<Arc<str>> = self.since.keys().cloned().collect();
-        for reply in replies {
-            self.sign(&reply, now);
+        let messages: Vec<u64> = self.since.keys().copied().collect();
+        for message in messages {
+            self.sign(message, now);
         }
     }
 
-    fn release(&mut self, reply: &Arc<str>) {
-        if let Some(before) = self.since.remove(reply) {
-            self.oldest.remove(&(before, Arc::clone(reply)));
+    fn release(&mut self, message: u64) {
+        if let Some(before) = self.since.remove(&message) {
+            self.oldest.remove(&(before, message));
         }
     }
 
     fn overdue(&self, now: Time, most: Duration) -> Result<(), String> {
         match self.oldest.first() {
-            Some((since, reply)) if now.since(*since) > most => {
-                Err(format!("{reply} has had no heartbeat for {:?}", now.since(*since)))
+            Some((since, message)) if now.since(*since) > most => {
+                Err(format!("message {message} has had no heartbeat for {:?}", now.since(*since)))
             }
             Some(_) | None => Ok(()),
         }
@@ -139,27 +146,79 @@ impl Property for HeartbeatWhileAlive {
             self.held.entry(*processor).or_default().sign_all(now);
         }
         if let Seen::Arrived { processor, reply } = seen {
-            self.held.entry(*processor).or_default().sign(reply, now);
+            self.held.entry(*processor).or_default().sign(sequence(reply), now);
         }
         if let Seen::InProgress { processor, reply } = seen {
             let held = self.held.entry(*processor).or_default();
             held.overdue(now, self.heartbeats.get(processor).copied().unwrap_or(Duration::MAX))?;
-            if held.since.contains_key(*reply) {
-                held.sign(reply, now);
+            let message = sequence(reply);
+            if held.since.contains_key(&message) {
+                held.sign(message, now);
             }
         }
         if let Seen::Asked { processor, effect, .. } = seen {
             let held = self.held.entry(*processor).or_default();
             held.overdue(now, self.heartbeats.get(processor).copied().unwrap_or(Duration::MAX))?;
             if let Effect::Acknowledge { reply, .. } = effect {
-                held.release(reply);
+                held.release(sequence(reply));
             }
         }
         Ok(())
     }
 }
 
-/// A term comes with a reason, for payloads that nobody can process, which get nothing else.
+/// A message that comes again while a job of the processor is at work on it is taken over by that job.
+#[derive(Default)]
+pub(super) struct OneJobAMessage {
+    steps: u64,
+    /// When each delivery came to a core, in steps.
+    delivered: BTreeMap<(usize, Arc<str>), u64>,
+    /// Which job had the last word on each message, and when it had it.
+    spoken: BTreeMap<(usize, u64), (JobId, u64)>,
+}
+
+impl Property for OneJobAMessage {
+    fn name(&self) -> &'static str {
+        "OneJobAMessage"
+    }
+
+    fn saw(&mut self, _: Time, seen: &Seen<'_>, _: &Ledger) -> Result<(), String> {
+        self.steps += 1;
+        if let Seen::Ended { processor, .. } = seen {
+            self.delivered.retain(|(to, _), _| to != processor);
+            self.spoken.retain(|(by, _), _| by != processor);
+        }
+        if let Seen::Delivered { processor, delivery } = seen {
+            self.delivered.insert((*processor, Arc::clone(&delivery.reply)), self.steps);
+        }
+        // Where there is no key nobody works.
+        let Seen::Asked { processor, id, effect: Effect::Acknowledge { reply, key: Some(_), .. } } = seen else {
+            return Ok(());
+        };
+        let message = sequence(reply);
+        let spoken = self.spoken.get(&(*processor, message)).filter(|(job, _)| *job != id.job);
+        let came = self.delivered.get(&(*processor, Arc::clone(reply)));
+        if let (Some((job, spoken)), Some(came)) = (spoken, came)
+            && came < spoken
+        {
+            return Err(format!(
+                "message {message} came again to processor {processor} while {job:?} was at work on it"
+            ));
+        }
+        self.spoken
+            .entry((*processor, message))
+            .and_modify(|last| {
+                if last.0 != id.job {
+                    *last = (id.job, self.steps);
+                }
+            })
+            .or_insert((id.job, self.steps));
+        Ok(())
+    }
+}
+
+/// A term comes with a reason: for payloads that nobody can process, which get nothing else, and for messages that are kept
+/// as dead letters.
 pub(super) struct OnlyTheImpossibleIsTerminated;
 
 impl Property for OnlyTheImpossibleIsTerminated {
@@ -171,6 +230,13 @@ impl Property for OnlyTheImpossibleIsTerminated {
         let Seen::AckArrived { sequence, body } = seen else { return Ok(()) };
         let Some(end) = ledger.ends.get(sequence) else { return Ok(()) };
         match (body, &end.key) {
+            (AckBody::Term(Some(_)), Some(_)) => {
+                if ledger.letters.iter().any(|letter| letter.of == *sequence) {
+                    Ok(())
+                } else {
+                    Err(format!("message {sequence} was terminated, and no dead letter tells of it"))
+                }
+            }
             (AckBody::Term(Some(_)), None) | (AckBody::Nak(_) | AckBody::Progress, _) | (AckBody::Ack, Some(_)) => {
                 Ok(())
             }
@@ -181,7 +247,8 @@ impl Property for OnlyTheImpossibleIsTerminated {
     }
 }
 
-/// What was owed has arrived when the world has been whole for long enough.
+/// What was owed has arrived when the world has been whole for long enough: every end was settled, or is kept as a dead
+/// letter; one that was given up when nobody could hear of it is what an audit names as missing.
 pub(super) struct EverySessionEndsOnceFaultsStop;
 
 impl Property for EverySessionEndsOnceFaultsStop {
@@ -195,26 +262,36 @@ impl Property for EverySessionEndsOnceFaultsStop {
 
     fn at_end(&mut self, now: Time, ledger: &Ledger, end: &TheEnd) -> Result<(), String> {
         for (sequence, message) in &ledger.ends {
-            if message.acknowledged || message.terminated {
+            if message.acknowledged || message.terminated || message.purged {
                 continue;
             }
             let key = message.key.as_ref().map_or("a malformed end".to_owned(), ToString::to_string);
-            let attempts = message.attempts.len();
+            let attempts = message.attempts.len() - message.life;
             let Some(given_up) = message.given_up else {
                 let jobs = &end.jobs;
                 return Err(format!("{key} (message {sequence}) is owed after {attempts} attempt(s); jobs: {jobs:?}"));
             };
             let most = ledger.promises.max_deliver;
             let enough = u64::try_from(attempts).is_ok_and(|attempts| attempts >= most);
-            if !enough || !(0..attempts).all(|place| ledger.explains(&message.attempts, place, given_up)) {
+            let mut places = message.life..message.attempts.len();
+            let explained = places.all(|place| ledger.explains(&message.attempts, place, given_up.at));
+            if !enough || !explained {
                 return Err(format!(
                     "{key} (message {sequence}) was given up after {attempts} attempt(s) without a cause"
                 ));
             }
+            if ledger.is_exhausted_by_rollouts(message, given_up.at) {
+                return Err(format!("{key} (message {sequence}) was given up after nothing but rollouts"));
+            }
+            if let Exhaustion::Neglected(how) = ledger.exhaustion(*sequence, &given_up) {
+                return Err(format!("{key} (message {sequence}) was given up and is no dead letter: {how}"));
+            }
         }
         let planned: usize = ledger.plan.calls.iter().map(|call| call.ends.len()).sum();
-        if ledger.ends.len() < planned {
-            return Err(format!("{} end(s) were never published", planned - ledger.ends.len()));
+        let transcribers = |origin| matches!(origin, Origin::Transcriber { .. });
+        let published = ledger.ends.values().filter(|end| transcribers(end.origin)).count();
+        if published < planned {
+            return Err(format!("{} end(s) were never published", planned - published));
         }
         if end.unsettled > 0 {
             let whole = millis(ledger.plan.options.ack_wait_ms);

@@ -2,27 +2,38 @@
 //!
 //! | property | says |
 //! |---|---|
-//! | `AckOnlyAfterSummaryAndNotification` | when an ack comes to the broker, the call's summary is stored and announced |
-//! | `OneNotificationPerKeyWithinTheWindow` | two notifications of a key are at least the promised window apart |
+//! | `AckOnlyAfterSummaryAndNotification` | when an ack comes to the broker, the call's summary is stored and announced, or its end was published again |
+//! | `OneNotificationPerKeyWithinTheWindow` | two notifications of a key are at least the promised window apart, unless the stream was purged between |
+//! | `AMarkedSummaryIsNotAnnouncedAgain` | whatever its age: after a reset, a purge, an end published again |
+//! | `AnnounceOnceKnowsNoTimeLimit` | on a subject of its own, a key is announced once for as long as the stream is not purged |
 //! | `ANotificationTellsAStoredSummary` | a notification tells of a summary that is stored, with no more segments |
 //! | `SummaryNeverGoesBack` | no save leaves fewer segments than were stored, or takes a mark away |
 //! | `CompleteIsTrueOnlyWhenItIs` | `complete` is what the stored summary's own numbers say |
 //! | `SummaryIsWhatItsSegmentsGive` | a saved summary is what the pages that its job loaded give |
 //! | `WhatCameInTheQuietPeriodIsCounted` | a summary has every segment that was stored in the quiet period after the end and not lost since |
+//! | `AMarkedSummaryStaysUntilItIsOutgrown` | only one of more segments replaces it, as the next revision, and keeps its marks |
+//! | `ARevisionIsAnnouncedOnce` | and only where that is asked for, and never before it is stored |
+//! | `EveryOutgrownSummaryIsRevised` | where it is asked for, when the world has been whole for long enough |
+//! | `ADeadLetterHasACause` | a refused document, deliveries used up by faults, a redriven payload that is still malformed; neither rollouts nor outages |
+//! | `ADrainGivesBackFirstDeliveriesOnly` | later ones it publishes again, so that a row of rollouts costs one attempt |
+//! | `OneJobAMessage` | a message that comes again while a job is at work on it is taken over by that job |
 //! | `EveryRedeliveryHasACause` | a healthy run is delivered once: every further delivery follows a fault that explains it |
 //! | `NobodyGetsBackWhatItGaveBack` | what a draining processor gives back is not delivered to it again |
 //! | `HeartbeatWhileAlive` | no message is longer than a third of the ack wait with a living process without a heartbeat |
-//! | `OnlyTheImpossibleIsTerminated` | a term comes with a reason, for payloads that nobody can process, which get nothing else |
-//! | `EverySessionEndsOnceFaultsStop` | what was owed has arrived when the world has been whole for long enough |
+//! | `OnlyTheImpossibleIsTerminated` | a term comes with a reason, for payloads that nobody can process and for dead letters |
+//! | `EverySessionEndsOnceFaultsStop` | what was owed has arrived when the world has been whole for long enough, or is a dead letter; only what nobody could hear of is missing |
 //! | `DeadlinesMove` | a wake-up that was served is not asked for again |
 //! | `MemoryStaysWithinBounds` | no more jobs than asked for, and none left over at the end |
+//! | `BytesInFlightStayWithinBounds` | the texts of summaries under way are bounded |
 
 mod announced;
 mod bounds;
 mod delivered;
+mod letters;
+mod revised;
 mod summarised;
 
-use transcript_core::Time;
+use transcript_core::{Time, ids::Key};
 
 use crate::{ledger::Ledger, seen::Seen};
 
@@ -48,6 +59,8 @@ pub(crate) struct TheEnd {
     pub(crate) unsettled: u64,
     /// The jobs of each processor in words; `None` where it is down.
     pub(crate) jobs: Vec<Option<String>>,
+    /// Where summaries are to be revised, those that are not.
+    pub(crate) outgrown: Vec<Key>,
 }
 
 /// All promises.
@@ -55,11 +68,19 @@ pub(crate) fn all() -> Vec<Box<dyn Property>> {
     vec![
         Box::new(announced::AckOnlyAfterSummaryAndNotification),
         Box::new(announced::OneNotificationPerKeyWithinTheWindow),
+        Box::<announced::AMarkedSummaryIsNotAnnouncedAgain>::default(),
+        Box::new(announced::AnnounceOnceKnowsNoTimeLimit),
         Box::new(announced::ANotificationTellsAStoredSummary),
         Box::<summarised::SummaryNeverGoesBack>::default(),
         Box::new(summarised::CompleteIsTrueOnlyWhenItIs),
         Box::<summarised::SummaryIsWhatItsSegmentsGive>::default(),
         Box::new(summarised::WhatCameInTheQuietPeriodIsCounted),
+        Box::new(revised::AMarkedSummaryStaysUntilItIsOutgrown),
+        Box::<revised::ARevisionIsAnnouncedOnce>::default(),
+        Box::new(revised::EveryOutgrownSummaryIsRevised),
+        Box::new(letters::ADeadLetterHasACause),
+        Box::<letters::ADrainGivesBackFirstDeliveriesOnly>::default(),
+        Box::<delivered::OneJobAMessage>::default(),
         Box::new(delivered::EveryRedeliveryHasACause),
         Box::<delivered::NobodyGetsBackWhatItGaveBack>::default(),
         Box::<delivered::HeartbeatWhileAlive>::default(),
@@ -67,5 +88,6 @@ pub(crate) fn all() -> Vec<Box<dyn Property>> {
         Box::new(delivered::EverySessionEndsOnceFaultsStop),
         Box::new(bounds::DeadlinesMove),
         Box::new(bounds::MemoryStaysWithinBounds),
+        Box::new(bounds::BytesInFlightStayWithinBounds),
     ]
 }

@@ -9,7 +9,7 @@ use transcript_core::{
 };
 
 use super::Property;
-use crate::{ledger::Ledger, seen::Seen};
+use crate::{ledger::Ledger, seen::Seen, store::Document};
 
 /// No save leaves fewer segments than were stored, or takes a mark away; and nothing that was answered is lost.
 #[derive(Default)]
@@ -25,7 +25,8 @@ impl Property for SummaryNeverGoesBack {
     fn saw(&mut self, _: Time, seen: &Seen<'_>, _: &Ledger) -> Result<(), String> {
         let Seen::Saved { key, before, after } = seen else { return Ok(()) };
         let known = self.stored.insert((*key).clone(), after.stored());
-        for earlier in [known, *before].into_iter().flatten() {
+        let before = before.map(Document::stored);
+        for earlier in [known, before].into_iter().flatten() {
             if after.summary.segments < earlier.segments {
                 let (had, has) = (earlier.segments, after.summary.segments);
                 return Err(format!("{key} had {had} segments and has {has}"));

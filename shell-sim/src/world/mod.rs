@@ -3,7 +3,9 @@
 //! A kill drops a process's executor, and with it its tasks and its core, at that instant; what it had sent still
 //! arrives. A frozen process is not run, while everything for it queues.
 
+mod chores;
 mod faults;
+mod finders;
 mod link;
 mod mongo;
 mod nats;
@@ -23,6 +25,7 @@ use smol::LocalExecutor;
 use transcript_core::{
     Time, WallTime,
     contract::{CONSUMER, SESSION_ENDED_SUBJECT, TRANSCRIPTION_STREAM, TRANSCRIPTION_SUBJECTS},
+    ids::Key,
 };
 
 pub use self::{
@@ -39,6 +42,7 @@ use self::{
 use crate::{
     broker::{ApiCall, Broker, ClientId, ConsumerAction, ConsumerConfig, Inbox, Input, Request, StreamConfig, Tuning},
     bug::Bug,
+    ledger::Exhaustion,
     plan::{Options, Plan, Trigger, at_ms, millis},
     property::TheEnd,
     rng::Rng,
@@ -52,6 +56,8 @@ const EPOCH_MS: i64 = 1_700_000_000_000;
 const OWED_WITHIN: Duration = Duration::from_secs(300);
 /// The most steps of a run without the clock moving.
 const STEPS_AT_ONE_TIME: u64 = 5_000_000;
+/// How long it takes until whoever the broker tells something has a job about it, if nothing is wrong.
+const WORD_GETS_AROUND: Duration = Duration::from_secs(1);
 /// The window of the planted bug.
 const TWO_MINUTES_MS: u64 = 120_000;
 
@@ -76,8 +82,12 @@ pub(crate) struct World {
     transcribers: Cell<u32>,
     steps: Cell<u64>,
     first_fault: Cell<Option<Time>>,
-    /// How long the store was in trouble, all faults together.
-    store_trouble: Cell<Duration>,
+    /// How long the store failed some jobs while it served others, and how long it served nobody, all faults together.
+    store_troubles: Cell<(Duration, Duration)>,
+    /// What the operator has yet to do.
+    chores_left: Cell<usize>,
+    /// When the broker last gave a message up.
+    given_up: Cell<Option<Time>>,
 }
 
 /// One processor's place: its process comes and goes.
@@ -127,8 +137,14 @@ pub struct Stats {
     pub summaries: u64,
     /// Notifications in the stream.
     pub notifications: u64,
+    /// Revisions of summaries in the stream.
+    pub revisions: u64,
     /// Ends whose attempts were all burnt by faults.
     pub exhausted: u64,
+    /// Those of them that nobody heard of, so that only an audit finds them.
+    pub missing: u64,
+    /// Dead letters in the stream.
+    pub dead_letters: u64,
     /// When the last end was acknowledged or terminated, in microseconds.
     pub settled_us: u64,
     /// When the first fault happened, in microseconds.
@@ -172,7 +188,7 @@ impl World {
         Rc::new(Self {
             clock: Rc::default(),
             nats: Nats::new(broker, plan.processors),
-            mongo: Mongo::new(plan.processors),
+            mongo: Mongo::new(&plan),
             watch: RefCell::new(Watch::new(Rc::clone(&plan), recording)),
             settings: RefCell::new(plan.options.clone()),
             faults: Faults::new(&plan),
@@ -186,7 +202,9 @@ impl World {
             transcribers: Cell::new(u32::try_from(plan.calls.len()).unwrap_or(u32::MAX)),
             steps: Cell::new(0),
             first_fault: Cell::new(None),
-            store_trouble: Cell::new(Duration::ZERO),
+            store_troubles: Cell::new((Duration::ZERO, Duration::ZERO)),
+            chores_left: Cell::new(plan.chores.len()),
+            given_up: Cell::new(None),
             plan,
         })
     }
@@ -203,6 +221,9 @@ impl World {
             if let Trigger::AtMs(at) = fault.when {
                 self.spawn(operator::wait_and_act(Rc::clone(self), number, at_ms(at)));
             }
+        }
+        for chore in &self.plan.chores {
+            self.spawn(chores::wait_and_do(Rc::clone(self), *chore));
         }
         if let Some(at) = self.plan.heals_at_ms {
             let world = Rc::clone(self);
@@ -331,21 +352,37 @@ impl World {
 
     /// Everything was published, nothing is broken, and nothing that was planned for a time is to come.
     fn is_whole(&self) -> bool {
-        self.under_way.get() == 0 && self.transcribers.get() == 0 && !self.faults.timed_are_left(&self.plan)
+        self.under_way.get() == 0
+            && self.transcribers.get() == 0
+            && self.chores_left.get() == 0
+            && !self.faults.timed_are_left(&self.plan)
     }
 
     /// Nothing is owed any more. A process that is still gone is not waited for.
     fn has_come_to_rest(&self) -> bool {
         self.transcribers.get() == 0
+            && self.chores_left.get() == 0
             && !self.faults.timed_are_left(&self.plan)
             && self.processes.iter().all(|process| process.borrow().in_flight() == 0)
             && self.nats.unsettled() == 0
+            && self.given_up.get().is_none_or(|at| self.has_got_around(at))
+            && self.outgrown().is_empty()
+    }
+
+    /// Whether whoever was told something at that time, and can hear at all, has heard it: also who stands still.
+    fn has_got_around(&self, said: Time) -> bool {
+        self.under_way.get() == 0 && self.clock.now() >= said.max(self.last_mended.get()).after(WORD_GETS_AROUND)
+    }
+
+    /// The summaries that are yet to be replaced, or announced once more.
+    fn outgrown(&self) -> Vec<Key> {
+        if self.plan.options.revise { self.mongo.outgrown() } else { vec![] }
     }
 
     fn finish(&self) -> Outcome {
         let now = self.clock.now();
         let jobs = self.processes.iter().map(|process| process.borrow().jobs());
-        let end = TheEnd { unsettled: self.nats.unsettled(), jobs: jobs.collect() };
+        let end = TheEnd { unsettled: self.nats.unsettled(), jobs: jobs.collect(), outgrown: self.outgrown() };
         let mut watch = self.watch.borrow_mut();
         watch.end(now, &end);
         let (points, at_first_fault) = self.faults.points();
@@ -357,7 +394,10 @@ impl World {
             deliveries: ledger.ends.values().map(|end| count(end.attempts.len())).sum(),
             summaries: count(ledger.summaries.len()),
             notifications: ledger.notifications.values().map(|times| count(times.len())).sum(),
+            revisions: ledger.revisions,
             exhausted: count(ledger.ends.values().filter(|end| end.given_up.is_some() && !end.acknowledged).count()),
+            missing: count(ledger.exhausted().filter(|(_, _, what)| *what == Exhaustion::Missing).count()),
+            dead_letters: count(ledger.letters.len()),
             settled_us: ledger.ends.values().filter_map(|end| end.settled_at).max().map_or(0, Time::as_micros),
             first_fault_us: self.first_fault.get().map(Time::as_micros),
             points,
@@ -532,6 +572,7 @@ mod tests {
             options: Options::quick(),
             calls: vec![Call::short("c", "s", 1_000)],
             faults: vec![Fault { when: Trigger::AtMs(1_500), what }],
+            chores: vec![],
             heals_at_ms: Some(600_000),
             bug: None,
         };

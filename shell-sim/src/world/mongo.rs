@@ -2,15 +2,15 @@
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, sync::Arc, time::Duration};
 
-use transcript_core::ids::Key;
+use transcript_core::{WallTime, ids::Key};
 
 use super::{World, faults::Point, link::Link, nats::Known};
 use crate::{
     bug::Bug,
-    plan::{Moment, Server, millis},
+    plan::{Moment, Plan, Server, Verdict, millis},
     runtime::Slot,
     seen::Seen,
-    store::{Answer, Command, Fate, Store, StoreError},
+    store::{Answer, Command, Document, Fate, Store, StoreError},
 };
 
 /// How often a driver that has no server looks for one.
@@ -25,6 +25,8 @@ pub(super) struct Mongo {
     pub(super) up: RefCell<bool>,
     /// For each processor, how many faults keep it from connecting.
     pub(super) unreachable: RefCell<Vec<u32>>,
+    /// The summaries that a rule of the collection refuses.
+    refused: Vec<Key>,
 }
 
 /// One connection of one driver.
@@ -41,17 +43,37 @@ pub(super) enum Down {
 }
 
 impl Mongo {
-    pub(super) fn new(processors: usize) -> Self {
+    pub(super) fn new(plan: &Plan) -> Self {
+        let refused = plan.calls.iter().filter(|call| call.verdict == Verdict::Refused);
         Self {
+            refused: refused.map(|call| call.ids().key()).collect(),
             model: RefCell::new(Store::new()),
             connections: RefCell::default(),
             up: RefCell::new(true),
-            unreachable: RefCell::new(vec![0; processors]),
+            unreachable: RefCell::new(vec![0; plan.processors]),
         }
     }
 
     pub(super) fn forget_all(&self) {
         self.connections.take();
+    }
+
+    /// The announced summaries that have changed since then.
+    pub(super) fn watched(&self, since: WallTime) -> Vec<Document> {
+        let store = self.model.borrow();
+        let watched = |document: &&Document| document.notified.is_some() && document.summary.updated_at >= since;
+        store.summaries().map(|(_, document)| document).filter(watched).cloned().collect()
+    }
+
+    /// The announced summaries that are behind their segments, or of which nobody knows that they were replaced.
+    pub(super) fn outgrown(&self) -> Vec<Key> {
+        let store = self.model.borrow();
+        let behind = |document: &Document| {
+            let (stored, segments) = (document.stored(), store.segments_of(&document.summary.session.session_id));
+            document.notified.is_some() && (stored.is_outgrown_by(segments) || stored.unannounced_revision().is_some())
+        };
+        let outgrown = store.summaries().filter(|(_, document)| behind(document)).map(|(key, _)| key.clone());
+        outgrown.collect()
     }
 
     fn accepts(&self, processor: usize) -> bool {
@@ -108,7 +130,17 @@ fn perform(world: &World, command: Command, fate: Fate) -> Result<Answer, StoreE
         | Command::Mark { .. }
         | Command::Read { .. } => None,
     };
-    let before = saved.as_ref().and_then(|key| store.borrow().summary(key).map(|document| document.stored()));
+    let marked = match &command {
+        Command::Mark { key, announcement, .. } => Some((key.clone(), *announcement)),
+        Command::WriteSegments { .. }
+        | Command::Count { .. }
+        | Command::Load { .. }
+        | Command::Save { .. }
+        | Command::Read { .. } => None,
+    };
+    let before = saved.as_ref().and_then(|key| store.borrow().summary(key).cloned());
+    let refused = saved.as_ref().is_some_and(|key| world.mongo.refused.contains(key));
+    let fate = if refused { Fate::FailsBefore(StoreError::Rejected) } else { fate };
     #[cfg(feature = "planted-bugs")]
     let answer = match &command {
         Command::Save { summary, .. } if world.has_bug(Bug::InsertInsteadOfUpsert) => {
@@ -130,8 +162,11 @@ fn perform(world: &World, command: Command, fate: Fate) -> Result<Answer, StoreE
     if let Some(key) = saved.filter(|_| done) {
         let after = store.borrow().summary(&key).cloned();
         if let Some(after) = after {
-            world.saw(&Seen::Saved { key: &key, before, after: &after });
+            world.saw(&Seen::Saved { key: &key, before: before.as_ref(), after: &after });
         }
+    }
+    if let Some((key, announcement)) = marked.filter(|(key, _)| done && store.borrow().summary(key).is_some()) {
+        world.saw(&Seen::Marked { key: &key, announcement });
     }
     answer.map(|answer| if world.has_bug(Bug::StalePage) { stale(world, answer) } else { answer })
 }

@@ -8,16 +8,21 @@ use std::{
     time::Duration,
 };
 
+use serde::Deserialize;
 use smol::future;
 use transcript_core::{
     Time,
-    contract::{CONSUMER, Notification, PROCESSED_SUBJECT, TRANSCRIPTION_STREAM},
+    contract::{
+        Announcement, CONSUMER, DEAD_LETTER_SUBJECT, Notification, PROCESSED_SUBJECT, REDRIVE_OF_HEADER,
+        REVISED_SUBJECT, SESSION_ENDED_SUBJECT, STREAM_SEQUENCE_HEADER, TRANSCRIPTION_STREAM,
+    },
 };
 
 use super::{World, faults::Point, link::Link, operator};
 use crate::{
     broker::{
-        AckBody, AdvisoryKind, ApiCall, Broker, ClientId, Event, Headers, Inbox, Input, Message, Pull, Request, Which,
+        AckBody, AdvisoryKind, ApiCall, Broker, ClientId, Event, Headers, Inbox, Input, Message, Pull, Request,
+        StoredMessage, Which,
     },
     plan::{Moment, Server},
     runtime::{Bell, Queue, Slot},
@@ -127,8 +132,9 @@ pub(super) fn handle(world: &World, input: Input, from: Option<ClientId>, lose_a
             world.saw(&Seen::AckArrived { sequence: subject.stream_seq, body });
             None
         }
-        Input::Request(Request::Publish { subject, payload, .. }) if **subject == *PROCESSED_SUBJECT => {
-            Some((Arc::clone(payload), world.nats.model.borrow().last_sequence(TRANSCRIPTION_STREAM)))
+        Input::Request(Request::Publish { subject, headers, payload, .. }) => {
+            let before = world.nats.model.borrow().last_sequence(TRANSCRIPTION_STREAM);
+            Some((before, (Arc::clone(subject), headers.clone(), Arc::clone(payload))))
         }
         Input::Request(_)
         | Input::Connect(_)
@@ -141,11 +147,11 @@ pub(super) fn handle(world: &World, input: Input, from: Option<ClientId>, lose_a
     };
     tune(world);
     world.nats.model.borrow_mut().handle(now, input);
-    if let Some((payload, before)) = published {
+    if let Some((before, (subject, headers, payload))) = published {
         let sequence = world.nats.model.borrow().last_sequence(TRANSCRIPTION_STREAM);
         if sequence > before {
-            let notification: Notification = serde_json::from_slice(&payload).expect("the shell writes its contract");
-            world.saw(&Seen::NotificationStored { sequence, notification: &notification });
+            let stored_at = world.calendar();
+            saw_stored(world, &StoredMessage { subject, sequence, headers, payload, stored_at });
         }
     }
     deliver(world, from, lose_answer);
@@ -153,6 +159,31 @@ pub(super) fn handle(world: &World, input: Input, from: Option<ClientId>, lose_a
     let next = nats.model.borrow().next_deadline();
     if next.is_some_and(|next| nats.sleeps_until.get().is_none_or(|until| next < until)) {
         nats.earlier.put(());
+    }
+}
+
+/// What was stored, as the checks see it. The ends that transcribers publish are seen where they do.
+fn saw_stored(world: &World, message: &StoredMessage) {
+    let StoredMessage { subject, sequence, headers, payload, .. } = message;
+    let number = |name: &str| {
+        let (_, value) = headers.other.iter().find(|(header, _)| **header == *name)?;
+        value.parse().ok()
+    };
+    if **subject == *DEAD_LETTER_SUBJECT {
+        let of = number(STREAM_SEQUENCE_HEADER).expect("a dead letter names its message");
+        world.saw(&Seen::LetterStored { message, of });
+    } else if **subject == *SESSION_ENDED_SUBJECT {
+        if let Some(of) = number(REDRIVE_OF_HEADER) {
+            world.saw(&Seen::EndRedriven { message, of });
+        }
+    } else if **subject == *REVISED_SUBJECT || subject.starts_with(PROCESSED_SUBJECT) {
+        let notification: Notification = serde_json::from_slice(payload).expect("the shell writes its contract");
+        let announcement = match notification.revision {
+            Some(revision) => Announcement::Revised { revision },
+            None if **subject == *PROCESSED_SUBJECT => Announcement::Processed,
+            None => Announcement::ProcessedOnce,
+        };
+        world.saw(&Seen::NotificationStored { sequence: *sequence, announcement, notification: &notification });
     }
 }
 
@@ -177,6 +208,7 @@ fn deliver(world: &World, from: Option<ClientId>, lose_answer: bool) {
             Some(Event::Advisory(advisory)) => {
                 if advisory.kind == AdvisoryKind::MaxDeliveries {
                     world.saw(&Seen::GivenUp { sequence: advisory.stream_seq });
+                    world.given_up.set(Some(world.clock.now()));
                 }
             }
             None => return,
@@ -188,6 +220,11 @@ fn send(world: &World, to: Inbox, message: Message, lost: bool) {
     let connection = world.nats.connections.borrow().get(&to.client).map(Rc::clone);
     let Some(connection) = connection else { return };
     let fate = if lost || connection.down.is_over() { Fate::Lost } else { Fate::UnderWay };
+    if let Message::Core { payload, .. } = &message
+        && let Some(MaxDeliver { stream_seq: sequence, .. }) = MaxDeliver::read(payload)
+    {
+        world.saw(&Seen::Told { processor: connection.processor, sequence, fate });
+    }
     if let Message::Delivery(delivery) = &message {
         let (processor, sequence, attempt) =
             (connection.processor, delivery.message.sequence, delivery.reply.deliveries);
@@ -195,6 +232,19 @@ fn send(world: &World, to: Inbox, message: Message, lost: bool) {
     }
     if fate == Fate::UnderWay {
         connection.down.send(world.clock.now(), world.delay(), Down::Message(to.token, Box::new(message)));
+    }
+}
+
+/// The part of `io.nats.jetstream.advisory.v1.max_deliver` that is needed.
+#[derive(Debug, Deserialize)]
+pub(super) struct MaxDeliver {
+    pub(super) stream_seq: u64,
+    pub(super) deliveries: u64,
+}
+
+impl MaxDeliver {
+    pub(super) fn read(payload: &[u8]) -> Option<Self> {
+        serde_json::from_slice(payload).ok()
     }
 }
 
@@ -238,6 +288,8 @@ pub(super) struct NatsClient {
     state: RefCell<State>,
     /// What comes to the inboxes of pull requests.
     pub(super) pulled: Queue<(u64, Message)>,
+    /// What the broker told the subscription to its advisories.
+    pub(super) heard: Queue<Arc<[u8]>>,
     /// Rings at every connect.
     pub(super) connected: Bell,
     lost: Bell,
@@ -249,6 +301,8 @@ struct State {
     id: Option<ClientId>,
     outbox: VecDeque<Frame>,
     answers: BTreeMap<u64, Rc<Slot<Message>>>,
+    /// Where advisories come to, while the client listens to them.
+    listening: Option<u64>,
     /// Inboxes that were dropped, while the server may still hold their requests.
     dropped: VecDeque<(Time, u64)>,
     last_inbox: u64,
@@ -258,6 +312,8 @@ struct State {
 /// A message before it is known under which connection it leaves.
 #[derive(Debug)]
 pub(super) enum Frame {
+    /// Listens to the broker's word that a message was delivered as often as may be, as one of the group of all processors.
+    Listen(u64),
     Unsubscribe(u64),
     Publish {
         answer: u64,
@@ -285,6 +341,11 @@ impl Frame {
     fn input(self, client: ClientId) -> Input {
         let inbox = |token| Inbox { client, token };
         Input::Request(match self {
+            Self::Listen(token) => {
+                let subject = format!("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{TRANSCRIPTION_STREAM}.{CONSUMER}");
+                let (subject, group) = (Some(subject.into()), Some(CONSUMER.into()));
+                return Input::Subscribe { to: inbox(token), subject, group };
+            }
             Self::Unsubscribe(token) => return Input::Unsubscribe(inbox(token)),
             Self::Publish { answer, subject, headers, payload } => {
                 Request::Publish { reply: Some(inbox(answer)), subject, headers, payload }
@@ -316,8 +377,29 @@ pub(super) struct Awaited {
 
 impl NatsClient {
     pub(super) fn new(world: &Rc<World>, processor: usize) -> Rc<Self> {
-        let (pulled, connected, lost) = (Queue::default(), Bell::default(), Bell::default());
-        Rc::new(Self { world: Rc::clone(world), processor, state: RefCell::default(), pulled, connected, lost })
+        let (pulled, heard, connected, lost) = (Queue::default(), Queue::default(), Bell::default(), Bell::default());
+        Rc::new(Self { world: Rc::clone(world), processor, state: RefCell::default(), pulled, heard, connected, lost })
+    }
+
+    /// Listens to advisories from now on, after every connect before anything else is said.
+    pub(super) fn listen(&self) {
+        let inbox = self.new_inbox();
+        let mut state = self.state.borrow_mut();
+        state.listening = Some(inbox);
+        let connected = state.connection.is_some();
+        drop(state);
+        if connected {
+            self.send(Frame::Listen(inbox));
+        }
+    }
+
+    /// What it was told and has not taken is lost.
+    pub(super) fn stop_listening(&self) {
+        let listening = self.state.borrow_mut().listening.take();
+        if let Some(inbox) = listening {
+            self.send(Frame::Unsubscribe(inbox));
+        }
+        while self.heard.pop().is_some() {}
     }
 
     /// How often it has connected.
@@ -360,11 +442,12 @@ impl NatsClient {
         state.dropped.retain(|(at, _)| now < at.after(PULL_EXPIRES));
         let dropped: Vec<Frame> = state.dropped.iter().map(|(_, inbox)| Frame::Unsubscribe(*inbox)).collect();
         let waiting = std::mem::take(&mut state.outbox);
+        let listening = state.listening.map(Frame::Listen);
         drop(state);
         handle(world, Input::Connect(id), Some(id), false);
         world.spawn(uplink(Rc::clone(world), Rc::clone(&connection)));
         world.spawn(downlink(Rc::clone(self), connection));
-        for frame in dropped.into_iter().chain(waiting) {
+        for frame in listening.into_iter().chain(dropped).chain(waiting) {
             self.send(frame);
         }
         self.connected.put(());
@@ -423,9 +506,12 @@ impl NatsClient {
 
     fn receive(&self, inbox: u64, message: Message) {
         let answered = self.state.borrow_mut().answers.remove(&inbox);
-        match answered {
-            Some(slot) => slot.put(message),
-            None => self.pulled.push((inbox, message)),
+        match (answered, message) {
+            (Some(slot), message) => slot.put(message),
+            (None, Message::Core { payload, .. }) if self.state.borrow().listening == Some(inbox) => {
+                self.heard.push(payload);
+            }
+            (None, message) => self.pulled.push((inbox, message)),
         }
     }
 }

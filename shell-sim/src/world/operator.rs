@@ -13,7 +13,7 @@ use super::{
 use crate::{
     broker::{self, AckBody, ClientId, Request},
     plan::{Action, Direction, Server, StoreFault, at_ms, millis},
-    seen::{Ending, Seen},
+    seen::{Cause, Ending, Seen},
     store::{Fate, StoreError},
 };
 
@@ -60,19 +60,19 @@ pub(super) fn act(world: &Rc<World>, number: usize, twist: &mut Twist) {
         }
         Action::LoseAnswer => {
             disturb(world, None, AFTERMATH);
-            trouble_store(world, millis(plan.options.answer_timeout_ms));
+            fail_some(world, millis(plan.options.answer_timeout_ms));
             twist.lose_answer = true;
         }
         Action::FailBefore(fault) => twist.fate = Some(Fate::FailsBefore(error(*fault))),
         Action::FailAfter(fault) => twist.fate = Some(Fate::FailsAfter(error(*fault))),
         Action::Race => twist.fate = Some(Fate::Races),
         Action::Slow { span_ms } => {
-            trouble_store(world, millis(*span_ms));
+            fail_some(world, millis(*span_ms));
             twist.slow_ms = *span_ms;
         }
         Action::LoseReport => {
             // The core waits for it, and that costs patience as well.
-            trouble_store(world, plan.options.core().answer_timeout);
+            fail_some(world, plan.options.core().answer_timeout);
             twist.lose_report = true;
         }
         Action::Duplicate { after_ms } => twist.again_after_ms = Some(*after_ms),
@@ -141,9 +141,13 @@ fn span(world: &World, span_ms: u64) -> Duration {
     world.plan.heals_at_ms.map_or(span, |heals| span.min(at_ms(heals).since(world.clock.now())))
 }
 
-fn disturb(world: &World, processor: Option<usize>, span: Duration) {
+pub(super) fn disturb(world: &World, processor: Option<usize>, span: Duration) {
+    disturb_by(world, Cause::Fault, processor, span);
+}
+
+fn disturb_by(world: &World, cause: Cause, processor: Option<usize>, span: Duration) {
     let from = world.clock.now();
-    world.saw(&Seen::Disturbed { processor, from, until: from.after(span) });
+    world.saw(&Seen::Disturbed { processor, from, until: from.after(span), cause });
 }
 
 /// Mends something after a while.
@@ -184,7 +188,7 @@ fn roll_out(world: &Rc<World>, processor: usize, outage: Duration) {
     let inputs = process.handles.as_ref().map(|handles| Rc::clone(&handles.inputs));
     drop(process);
     world.broken();
-    disturb(world, Some(processor), GRACE + outage);
+    disturb_by(world, Cause::Rollout, Some(processor), GRACE + outage);
     if let Some(inputs) = inputs {
         inputs.push(Input::Drain);
     }
@@ -222,6 +226,8 @@ fn freeze(world: &Rc<World>, processor: usize, span: Duration) {
     });
     if let Some(connection) = connection.filter(|_| span > STANDSTILL) {
         later(world, STANDSTILL, move |world| {
+            // What it is told from now on, it is never told.
+            disturb(world, Some(processor), Duration::ZERO);
             nats::disconnect(world, &connection);
             connection.down.send(world.clock.now(), world.delay(), nats::Down::Closed);
         });
@@ -246,7 +252,7 @@ fn stop(world: &Rc<World>, server: Server, outage: Duration, how: Stop) {
             later(world, outage, |world| nats::handle(world, broker::Input::Start, None, false));
         }
         Server::Store => {
-            trouble_store(world, outage);
+            fail_all(world, None, outage);
             match how {
                 Stop::Terminate => world.mongo.model.borrow_mut().terminate(),
                 Stop::Kill(lag) => {
@@ -265,17 +271,32 @@ fn stop(world: &Rc<World>, server: Server, outage: Duration, how: Stop) {
 }
 
 fn step_down(world: &Rc<World>, span: Duration) {
-    trouble_store(world, span);
+    fail_all(world, None, span);
     world.mongo.model.borrow_mut().step_down();
     later(world, span, |world| world.mongo.model.borrow_mut().elect());
 }
 
-/// A job whose patience is spent is given back, which costs an attempt. Several troubles can make one long one.
-fn trouble_store(world: &Rc<World>, span: Duration) {
-    let trouble = world.store_trouble.get() + span + AFTERMATH * 3;
-    world.store_trouble.set(trouble);
-    if trouble >= millis(world.plan.options.patience_ms) {
-        disturb(world, None, trouble);
+/// The store serves nobody, or not that processor: however long that lasts, it costs no job its patience.
+fn fail_all(world: &Rc<World>, processor: Option<usize>, outage: Duration) {
+    disturb_by(world, Cause::Outage, processor, outage + AFTERMATH * 3);
+    let (some, all) = world.store_troubles.get();
+    world.store_troubles.set((some, all + outage + AFTERMATH * 3));
+    spend_patience(world);
+}
+
+/// The store fails a job while it serves others.
+fn fail_some(world: &Rc<World>, span: Duration) {
+    let (some, all) = world.store_troubles.get();
+    world.store_troubles.set((some + span + AFTERMATH * 3, all));
+    spend_patience(world);
+}
+
+/// A job whose patience is spent while others are served is given back, which costs an attempt. Several troubles can make
+/// one long one, and an outage before or after them counts in.
+fn spend_patience(world: &Rc<World>) {
+    let (some, all) = world.store_troubles.get();
+    if !some.is_zero() && some + all >= millis(world.plan.options.patience_ms) {
+        disturb(world, None, some + all);
     }
 }
 
@@ -321,7 +342,7 @@ fn sever(world: &Rc<World>, processor: usize, server: Server, span: Duration, se
         }
         Server::Store => {
             let Some(connection) = handles.mongo.connection() else { return };
-            trouble_store(world, span);
+            fail_all(world, Some(processor), span);
             connection.up.cut();
             connection.down.cut();
             block(world, &world.mongo.unreachable, processor, span, |world| &world.mongo.unreachable);
@@ -366,7 +387,7 @@ fn freeze_link(world: &Rc<World>, processor: usize, server: Server, direction: D
         }
         Server::Store => {
             let Some(connection) = handles.mongo.connection() else { return };
-            trouble_store(world, span);
+            fail_all(world, Some(processor), span);
             match direction {
                 Direction::Up => connection.up.freeze(),
                 Direction::Down => connection.down.freeze(),

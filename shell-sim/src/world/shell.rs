@@ -24,6 +24,7 @@ use transcript_core::{
 use super::{
     World,
     faults::Point,
+    finders,
     mongo::MongoClient,
     nats::{Awaited, Frame, NatsClient},
     puller::Puller,
@@ -41,8 +42,6 @@ use crate::{
 const WRONG_LAST_SEQUENCE: u16 = 10_071;
 /// JetStream's error where a stream does not hold a message.
 const NO_MESSAGE_FOUND: u16 = 10_037;
-/// The most inputs that are taken before outputs are carried out, as in the real driver.
-const INPUTS: usize = 256;
 
 /// What the world needs of a process to disturb it.
 #[derive(Clone)]
@@ -77,9 +76,9 @@ pub(super) struct Shared {
 struct Driver {
     shared: Rc<Shared>,
     core: Rc<RefCell<Processor>>,
-    /// The session of each job, and where its acknowledgement goes; for planted bugs only.
+    /// Where each call was acknowledged last; for planted bugs only.
     #[cfg(feature = "planted-bugs")]
-    replies: std::collections::BTreeMap<transcript_core::ids::JobId, Arc<str>>,
+    replies: std::collections::BTreeMap<Key, Arc<str>>,
 }
 
 /// Starts a process on a processor's executor.
@@ -103,6 +102,12 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
     let core = Rc::new(RefCell::new(new_core(world)));
     let kept = Rc::clone(&core);
     mongo.connect();
+    // Before anything is pulled: it is a pull that makes the broker notice.
+    nats.listen();
+    world.spawn_on(processor, finders::hear(Rc::clone(&shared)));
+    if options.revise {
+        world.spawn_on(processor, finders::watch(Rc::clone(&shared)));
+    }
     world.spawn_on(processor, Rc::clone(&nats).keep_connected());
     world.spawn_on(processor, Puller::new(&shared).run());
     #[cfg(feature = "planted-bugs")]
@@ -133,8 +138,14 @@ impl Shared {
         WallTime::from_millis(self.world.calendar().as_millis() + skew)
     }
 
+    /// Whether it has been told to take no more work.
+    pub(super) fn drains(&self) -> bool {
+        self.open_pulls.borrow().is_none()
+    }
+
     /// Before jobs are given back: a request that is still open would get them again, at once and again.
     fn stop_pulling(&self) {
+        self.nats.stop_listening();
         let open = self.open_pulls.borrow_mut().take();
         for inbox in open.into_iter().flatten() {
             self.nats.drop_inbox(inbox);
@@ -153,7 +164,7 @@ impl Shared {
         future::or(async { Some(answer.await) }, late).await
     }
 
-    async fn store(&self, command: Command, sent: Option<Sent>) -> Result<store::Answer, StoreError> {
+    pub(super) async fn store(&self, command: Command, sent: Option<Sent>) -> Result<store::Answer, StoreError> {
         self.within(self.mongo.run(command, sent)).await.unwrap_or(Err(StoreError::TimedOut))
     }
 }
@@ -255,12 +266,6 @@ impl Driver {
             }
             Some(input) => {
                 self.handle(input);
-                for _ in 1..INPUTS {
-                    match shared.inputs.pop() {
-                        Some(input) => self.handle(input),
-                        None => break,
-                    }
-                }
                 None
             }
         }
@@ -277,14 +282,18 @@ impl Driver {
                 reported = Some(*effect);
                 world.saw(&Seen::Reported { processor, id: *effect, report });
             }
-            Input::Exhausted(_) | Input::Outgrown(_) | Input::Woken => {}
+            Input::Exhausted(exhausted) => {
+                world.saw(&Seen::Heard { processor, sequence: exhausted.stream_sequence });
+            }
+            Input::Outgrown(outgrown) => world.saw(&Seen::Outgrown { processor, key: &outgrown.session.key() }),
+            Input::Woken => {}
             Input::Drain => self.shared.stop_pulling(),
         }
         #[cfg(feature = "planted-bugs")]
-        if let Input::Delivered(delivery) = &input {
-            let taken = self.core.borrow().counters().delivered + 1;
-            let job = serde_json::from_value(taken.into()).expect("jobs are counted up from 1");
-            self.replies.insert(job, Arc::clone(&delivery.reply));
+        if let Input::Delivered(delivery) = &input
+            && let Ok(ended) = SessionEnded::parse(&delivery.payload.0)
+        {
+            self.replies.insert(ended.session.key(), Arc::clone(&delivery.reply));
         }
         self.core.borrow_mut().handle(self.shared.time(), input);
         if let Some(id) = reported.filter(|_| self.core.borrow().counters().ignored_reports > ignored) {
@@ -325,8 +334,11 @@ impl Driver {
                     world.pass(Point::Effect { processor, kind, moment: Moment::After });
                 }
                 Output::Wait(next) => {
-                    let (jobs, overflowed) = (self.core.borrow().in_flight(), self.core.borrow().counters().overflowed);
-                    world.saw(&Seen::Waits { processor, jobs, overflowed, served, next });
+                    let core = self.core.borrow();
+                    let (jobs, bytes) = (core.in_flight(), core.bytes_in_flight());
+                    let overflowed = core.counters().overflowed;
+                    drop(core);
+                    world.saw(&Seen::Waits { processor, jobs, bytes, overflowed, served, next });
                     return Some(Some(next));
                 }
                 Output::Drained => return Some(None),
@@ -349,7 +361,7 @@ impl Driver {
     /// Begins an effect: its first message leaves at once.
     fn perform(&mut self, id: EffectId, effect: Effect) {
         #[cfg(feature = "planted-bugs")]
-        self.misbehave(id.job, &effect);
+        self.misbehave(&effect);
         let shared = Rc::clone(&self.shared);
         let processor = shared.processor;
         let world = Rc::clone(&shared.world);
@@ -444,9 +456,9 @@ impl Driver {
 
     /// What the planted bugs of the order of effects do before their time.
     #[cfg(feature = "planted-bugs")]
-    fn misbehave(&self, job: transcript_core::ids::JobId, effect: &Effect) {
-        let ack = || {
-            if let Some(reply) = self.replies.get(&job) {
+    fn misbehave(&self, effect: &Effect) {
+        let ack = |key: &Key| {
+            if let Some(reply) = self.replies.get(key) {
                 drop(self.shared.nats.ask(|answer| Frame::Ack {
                     answer: Some(answer),
                     reply: Arc::clone(reply),
@@ -455,9 +467,8 @@ impl Driver {
             }
         };
         match (self.shared.world.plan.bug, effect) {
-            (Some(Bug::AckBeforePublish), Effect::Publish { .. }) | (Some(Bug::AckBeforeSave), Effect::Save { .. }) => {
-                ack();
-            }
+            (Some(Bug::AckBeforePublish), Effect::Publish { key, .. }) => ack(key),
+            (Some(Bug::AckBeforeSave), Effect::Save { summary }) => ack(&summary.key),
             (Some(Bug::PublishBeforeSave), Effect::Save { summary }) => {
                 let notification = Notification {
                     session: summary.session.clone(),

@@ -73,6 +73,24 @@ async fn save(world: &Rc<World>, session: &Arc<str>, saved: &SegmentSaved) {
 }
 
 async fn end(world: &Rc<World>, call: &Call, number: usize, place: usize) {
+    let server = Server::Broker;
+    world.pass(Point::Arrival { server, moment: Moment::Before });
+    broker_is_up(world).await;
+    let sequence = world.nats.model.borrow().last_sequence(TRANSCRIPTION_STREAM) + 1;
+    world.saw(&Seen::EndStored { call: number, end: place, sequence });
+    publish_end(world, call, place);
+    world.pass(Point::Arrival { server, moment: Moment::After });
+}
+
+/// Waits until the broker takes connections.
+pub(super) async fn broker_is_up(world: &Rc<World>) {
+    while !world.nats.model.borrow().is_up() {
+        world.clock.sleep(TRIES_AGAIN_AFTER).await;
+    }
+}
+
+/// Publishes one of the ends of a call.
+pub(super) fn publish_end(world: &World, call: &Call, place: usize) {
     let payload: Arc<[u8]> = match &call.ends.get(place).expect("the plan's end").payload {
         EndPayload::Announces(count) => serde_json::json!({
             "conversationId": call.conversation,
@@ -84,14 +102,7 @@ async fn end(world: &Rc<World>, call: &Call, number: usize, place: usize) {
         .into(),
         EndPayload::Malformed(bytes) => bytes.as_bytes().into(),
     };
-    let (server, subject) = (Server::Broker, SESSION_ENDED_SUBJECT.into());
-    world.pass(Point::Arrival { server, moment: Moment::Before });
-    while !world.nats.model.borrow().is_up() {
-        world.clock.sleep(TRIES_AGAIN_AFTER).await;
-    }
-    let sequence = world.nats.model.borrow().last_sequence(TRANSCRIPTION_STREAM) + 1;
-    world.saw(&Seen::EndStored { call: number, end: place, sequence });
-    let request = Request::Publish { reply: None, subject, headers: Headers::default(), payload };
+    let (subject, headers) = (SESSION_ENDED_SUBJECT.into(), Headers::default());
+    let request = Request::Publish { reply: None, subject, headers, payload };
     nats::handle(world, Input::Request(request), None, false);
-    world.pass(Point::Arrival { server, moment: Moment::After });
 }

@@ -122,7 +122,7 @@ fn progress_overrides_the_delay_of_a_nak() {
 #[test]
 fn a_term_settles_and_tells_its_reason() {
     let mut bench = Bench::with(consumer());
-    bench.input(Input::Subscribe { to: inbox(50), subject: Some("$JS.EVENT.ADVISORY.>".into()) });
+    bench.input(Input::Subscribe { to: inbox(50), subject: Some("$JS.EVENT.ADVISORY.>".into()), group: None });
     bench.publish(1);
     bench.pull(9);
     bench.say(0, "+TERM no such call");

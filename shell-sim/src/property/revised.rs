@@ -1,0 +1,98 @@
+//! What becomes of a summary once it was announced.
+
+use std::collections::BTreeMap;
+
+use transcript_core::{Time, contract::Announcement, ids::Key};
+
+use super::{Property, TheEnd};
+use crate::{ledger::Ledger, seen::Seen};
+
+/// An announced summary is replaced only by one of more segments, which is the next revision and keeps its marks.
+pub(super) struct AMarkedSummaryStaysUntilItIsOutgrown;
+
+impl Property for AMarkedSummaryStaysUntilItIsOutgrown {
+    fn name(&self) -> &'static str {
+        "AMarkedSummaryStaysUntilItIsOutgrown"
+    }
+
+    fn saw(&mut self, _: Time, seen: &Seen<'_>, _: &Ledger) -> Result<(), String> {
+        let Seen::Saved { key, before: Some(before), after } = seen else { return Ok(()) };
+        if before.notified.is_none() {
+            let first = after.revision == 1 && after.revised.is_none();
+            return if first {
+                Ok(())
+            } else {
+                Err(format!("{key} was never announced and is revision {}", after.revision))
+            };
+        }
+        if after.summary.segments <= before.summary.segments {
+            return if before == after { Ok(()) } else { Err(format!("{key} was announced and has changed")) };
+        }
+        let kept = after.notified == before.notified && after.revised == before.revised;
+        if kept && after.revision == before.revision + 1 {
+            return Ok(());
+        }
+        Err(format!("{key} was revision {} and is {}, marks kept: {kept}", before.revision, after.revision))
+    }
+}
+
+/// Each revision of a summary is announced at most once within the window, never before the summary has it, and only where
+/// that is asked for.
+#[derive(Default)]
+pub(super) struct ARevisionIsAnnouncedOnce {
+    stored: BTreeMap<Key, u64>,
+    marked: BTreeMap<Key, u64>,
+    announced: BTreeMap<(Key, u64), Time>,
+}
+
+impl Property for ARevisionIsAnnouncedOnce {
+    fn name(&self) -> &'static str {
+        "ARevisionIsAnnouncedOnce"
+    }
+
+    fn saw(&mut self, now: Time, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
+        if let Seen::Saved { key, after, .. } = seen {
+            self.stored.insert((*key).clone(), after.revision);
+        }
+        if let Seen::Marked { key, announcement: Announcement::Revised { revision } } = seen {
+            let marked = self.marked.entry((*key).clone()).or_default();
+            *marked = (*marked).max(*revision);
+        }
+        let Seen::NotificationStored { announcement: Announcement::Revised { revision }, notification, .. } = seen
+        else {
+            return Ok(());
+        };
+        let key = notification.session.key();
+        let (stored, marked) = (self.stored.get(&key).copied(), self.marked.get(&key).copied());
+        let before = self.announced.insert((key.clone(), *revision), now);
+        if !ledger.plan.options.revise || *revision < 2 || stored.is_none_or(|stored| *revision > stored) {
+            return Err(format!("revision {revision} of {key} was announced, and {stored:?} is stored"));
+        }
+        let again = before.is_some_and(|before| {
+            let forgotten = now >= ledger.promises.only_until(before) || ledger.is_purged_since(before);
+            !forgotten || marked >= Some(*revision)
+        });
+        if again { Err(format!("revision {revision} of {key} was announced again")) } else { Ok(()) }
+    }
+}
+
+/// Where it is asked for, no announced summary is behind its segments when the world has been whole for long enough, and
+/// every revision is known.
+pub(super) struct EveryOutgrownSummaryIsRevised;
+
+impl Property for EveryOutgrownSummaryIsRevised {
+    fn name(&self) -> &'static str {
+        "EveryOutgrownSummaryIsRevised"
+    }
+
+    fn saw(&mut self, _: Time, _: &Seen<'_>, _: &Ledger) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn at_end(&mut self, _: Time, _: &Ledger, end: &TheEnd) -> Result<(), String> {
+        match end.outgrown.first() {
+            Some(key) => Err(format!("{key} is behind its segments, or nobody knows of its last revision")),
+            None => Ok(()),
+        }
+    }
+}
