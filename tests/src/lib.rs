@@ -41,6 +41,7 @@ pub mod crash;
 pub mod leash;
 pub mod processor;
 pub mod proxy;
+pub mod race;
 pub mod servers;
 pub mod storm;
 pub mod summary;

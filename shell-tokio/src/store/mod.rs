@@ -35,7 +35,7 @@ use transcript_core::{
 use crate::batch::{batches, pipelined};
 
 /// The most effects of one command. Larger ones gain little and make each effect wait longer.
-const BATCH: usize = 500;
+pub const BATCH: usize = 500;
 /// The most pages that are loaded at the same time; each can be some MiB.
 const PAGES: usize = 8;
 

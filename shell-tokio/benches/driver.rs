@@ -1,0 +1,157 @@
+//! What the driver and the core cost where the servers answer at once: a job's life without a network.
+//! `cargo bench -p transcript-processor`.
+//!
+//! The allocations are counted by divan's allocator, so that the times are a little longer than they are without it. They
+//! are those of a batch of jobs: divide by the number of items.
+
+use std::sync::Arc;
+
+use divan::{AllocProfiler, Bencher, counter::ItemsCount};
+use tokio::{
+    runtime::{Builder, Runtime},
+    sync::{mpsc, watch},
+};
+use transcript_core::{
+    Delivery, Effect, Input, Page, Payload, Processor, Report, Settings, Stored, WallTime, ids::EffectId,
+    summary::Segment,
+};
+use transcript_processor::{
+    clock::Clock,
+    driver::{Driver, Ended, Servers, Signal},
+};
+
+#[global_allocator]
+static ALLOCATIONS: AllocProfiler = AllocProfiler::system();
+
+fn main() {
+    divan::main();
+}
+
+/// Jobs that are under way at the same time: as many as a processor takes in hand.
+const JOBS: usize = 4096;
+
+/// Calls of no segments: everything but the summary's words.
+#[divan::bench]
+fn job(bencher: Bencher<'_, '_>) {
+    jobs(bencher, &[]);
+}
+
+/// Calls of twelve segments.
+#[divan::bench]
+fn job_of_twelve_segments(bencher: Bencher<'_, '_>) {
+    let segments: Vec<Segment> = (0..12).map(segment).collect();
+    jobs(bencher, &segments);
+}
+
+fn jobs(bencher: Bencher<'_, '_>, segments: &[Segment]) {
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime needs little");
+    let deliveries: Vec<Input> = (1..=JOBS).map(|sequence| Input::Delivered(delivery(sequence))).collect();
+    bencher
+        .with_inputs(|| Bench::new(&deliveries, segments))
+        .input_counter(|_| ItemsCount::new(JOBS))
+        .bench_local_values(|bench| bench.run(&runtime));
+}
+
+/// A driver before its first job, with everything that is delivered.
+struct Bench {
+    driver: Driver<InstantServers>,
+    signals: mpsc::UnboundedReceiver<Signal>,
+}
+
+impl Bench {
+    fn new(deliveries: &[Input], segments: &[Segment]) -> Self {
+        let (reports, inputs) = mpsc::unbounded_channel();
+        let (finished, signals) = mpsc::unbounded_channel();
+        for delivery in deliveries {
+            reports.send(delivery.clone()).expect("the receiver is here");
+        }
+        let servers = InstantServers {
+            pages: deliveries.iter().map(|_| Page { segments: segments.to_vec(), next: None }).collect(),
+            segments: u64::try_from(segments.len()).expect("there are few"),
+            left: deliveries.len(),
+            reports,
+            finished,
+        };
+        let settings = Settings { quiet_period: std::time::Duration::ZERO, ..Settings::default() };
+        let processor = Processor::new(settings).expect("settings can work");
+        let driver = Driver { processor, servers, clock: Clock::start(), inputs, allowance: watch::channel(0).0 };
+        Self { driver, signals }
+    }
+
+    fn run(mut self, runtime: &Runtime) {
+        let ended = runtime.block_on(self.driver.run(&mut self.signals));
+        assert_eq!(ended, Ended::Drained { abandoned: 0 });
+    }
+}
+
+/// Servers that have done everything before it was asked.
+struct InstantServers {
+    /// One for every job, made before the clock starts.
+    pages: Vec<Page>,
+    /// Of every call.
+    segments: u64,
+    /// Jobs that are not acknowledged.
+    left: usize,
+    reports: mpsc::UnboundedSender<Input>,
+    finished: mpsc::UnboundedSender<Signal>,
+}
+
+impl Servers for InstantServers {
+    fn perform(&mut self, effect: EffectId, what: Effect) {
+        let report = match what {
+            Effect::Count { .. } => Report::Counted { segments: self.segments },
+            Effect::Load { .. } => Report::Loaded(self.pages.pop().expect("there is one for every job")),
+            Effect::Save { .. } => Report::Saved(Stored {
+                segments: self.segments,
+                complete: true,
+                notified: None,
+                revision: 1,
+                revised: None,
+            }),
+            Effect::Publish { .. } => Report::Published { stream_sequence: 1 },
+            Effect::Mark { .. } => Report::Marked,
+            Effect::Bury { .. } => Report::Buried { stream_sequence: 1 },
+            Effect::Republish { .. } => Report::Republished { stream_sequence: 1 },
+            Effect::Acknowledge { .. } => {
+                self.left -= 1;
+                if self.left == 0 {
+                    self.finished.send(Signal::Drain).expect("the driver listens");
+                }
+                Report::Acknowledged
+            }
+        };
+        self.reports.send(Input::Reported { effect, report }).expect("the driver listens");
+    }
+
+    fn in_progress(&mut self, _reply: Arc<str>) {}
+
+    async fn stop_deliveries(&mut self) {}
+}
+
+fn delivery(sequence: usize) -> Delivery {
+    let sequence = u64::try_from(sequence).expect("it is small");
+    let payload =
+        format!(r#"{{"conversationId":"conversation-{sequence}","sessionId":"{sequence}","publishedSegments":0}}"#);
+    Delivery {
+        stream_sequence: sequence,
+        attempt: 1,
+        stored_at: WallTime::from_millis(0),
+        received_at: WallTime::from_millis(10_000),
+        reply: Arc::from(format!(
+            "$JS.ACK.TRANSCRIPTION.transcript-processor.1.{sequence}.{sequence}.1700000000000000000.0"
+        )),
+        redrive_of: None,
+        payload: Payload(payload.into_bytes()),
+    }
+}
+
+fn segment(index: i64) -> Segment {
+    Segment {
+        id: format!("s:{index}"),
+        index: Some(index),
+        speaker: Some(format!("Speaker {}", index % 3)),
+        text: "so the plan is to ship the summary page first, is it not?".to_owned(),
+        start_ms: Some(index * 4000),
+        end_ms: Some(index * 4000 + 3500),
+    }
+}

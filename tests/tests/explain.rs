@@ -1,0 +1,265 @@
+//! Whether the indexes that are set up are enough: what the service really sends is taken from MongoDB's profiler, and nothing
+//! of it may look at more than it needs.
+
+use std::time::Duration;
+
+use futures::TryStreamExt;
+use mongodb::bson::{Bson, Document, doc};
+use transcript_core::{
+    contract::{PROCESSED_SUBJECT, REVISED_SUBJECT, SEGMENTS_COLLECTION, SUMMARIES_COLLECTION, TRANSCRIPTION_STREAM},
+    ids::Session,
+};
+use transcript_tests::{calls::Call, wait::wait_until, world::World};
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+/// Long beside everything awaited here, also on a busy machine.
+const LONG: Duration = Duration::from_secs(60);
+/// Segments of a page.
+const PAGE: u32 = 100;
+/// Calls that are small, and of one page.
+const SMALL: usize = 40;
+/// Segments of the call that is read page by page.
+const LARGE: u32 = 1000;
+/// Segments of one call that share an index: more than a page holds.
+const SHARED: usize = 250;
+
+/// One entry of the profiler.
+#[derive(Debug)]
+struct Seen {
+    collection: String,
+    plan: String,
+    keys: i64,
+    documents: i64,
+    returned: i64,
+    /// The command, or for a `getMore` the one that began it.
+    command: Document,
+}
+
+impl Seen {
+    fn of(entry: &Document) -> Self {
+        let number = |field| entry.get(field).and_then(|n| n.as_i64().or(n.as_i32().map(i64::from))).unwrap_or(0);
+        let command = entry.get_document("originatingCommand").or_else(|_| entry.get_document("command"));
+        Self {
+            collection: entry.get_str("ns").unwrap_or_default().split_once('.').unwrap_or_default().1.to_owned(),
+            plan: entry.get_str("planSummary").unwrap_or_default().to_owned(),
+            keys: number("keysExamined"),
+            documents: number("docsExamined"),
+            returned: number("nreturned").max(number("nMatched")),
+            command: command.cloned().unwrap_or_default(),
+        }
+    }
+
+    /// What it is, told by its form; `None` for what the service is not known to ask.
+    fn kind(&self) -> Option<Kind> {
+        let filter = self.filter();
+        let has = |field: &str| filter.contains_key(field);
+        let of_one_session = filter.get_document("sessionId").is_ok_and(|session| session.contains_key("$eq"));
+        let is_pipeline = self.command.contains_key("pipeline");
+        match self.collection.as_str() {
+            SEGMENTS_COLLECTION if is_pipeline && self.groups() => Some(Kind::Count),
+            SEGMENTS_COLLECTION if of_one_session && has("$nor") => Some(Kind::PageWithoutIndexes),
+            SEGMENTS_COLLECTION if of_one_session && is_pipeline => Some(Kind::PageOfOneIndex),
+            SEGMENTS_COLLECTION if of_one_session => Some(Kind::Page),
+            SEGMENTS_COLLECTION if has("sessionId") => Some(Kind::Together),
+            SUMMARIES_COLLECTION if has("updatedAt") => Some(Kind::Watch),
+            SUMMARIES_COLLECTION if has("_id") && self.command.contains_key("find") => Some(Kind::ReadBack),
+            SUMMARIES_COLLECTION if has("_id") && has("notified") => Some(Kind::Mark),
+            SUMMARIES_COLLECTION if has("_id") && has("revised.revision") => Some(Kind::MarkOfRevision),
+            SUMMARIES_COLLECTION if has("_id") => Some(Kind::Upsert),
+            _ => None,
+        }
+    }
+
+    fn filter(&self) -> Document {
+        let of_update = || self.command.get_document("q");
+        let filter = self.command.get_document("filter").or_else(|_| of_update()).ok().cloned();
+        let of_pipeline = || self.stages().first()?.get_document("$match").ok().cloned();
+        filter.or_else(of_pipeline).unwrap_or_default()
+    }
+
+    fn groups(&self) -> bool {
+        self.stages().iter().any(|stage| stage.contains_key("$group"))
+    }
+
+    fn stages(&self) -> Vec<&Document> {
+        let pipeline = self.command.get_array("pipeline").map(Vec::as_slice).unwrap_or_default();
+        pipeline.iter().filter_map(Bson::as_document).collect()
+    }
+}
+
+/// What the service asks of MongoDB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Count,
+    Together,
+    Page,
+    PageOfOneIndex,
+    PageWithoutIndexes,
+    Upsert,
+    ReadBack,
+    Mark,
+    MarkOfRevision,
+    Watch,
+}
+
+impl Kind {
+    const ALL: [Self; 10] = [
+        Self::Count,
+        Self::Together,
+        Self::Page,
+        Self::PageOfOneIndex,
+        Self::PageWithoutIndexes,
+        Self::Upsert,
+        Self::ReadBack,
+        Self::Mark,
+        Self::MarkOfRevision,
+        Self::Watch,
+    ];
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_that_the_service_asks_of_mongodb_scans() -> Outcome {
+    let world = World::start().await?;
+    world.processor("setup").run(LONG).await?;
+    // Calls that nobody asks about, and nobody may look at.
+    for number in 0..20 {
+        world.insert_segments(&Call::of("other", &format!("other {number}"), 200)?.segments).await?;
+    }
+    let mut calls = calls()?;
+    let late = calls.last_mut().and_then(|call| call.segments.pop()).ok_or("the last call has segments")?;
+    for call in &calls {
+        world.insert_segments(&call.segments).await?;
+        world.publish_session_end(&call.session, call.segments.len() as u64).await?;
+    }
+    for session in odd_calls(&world).await? {
+        world.publish_session_end(&session, SHARED as u64).await?;
+    }
+    // The service asks from its start on, and nobody else does: what is awaited is read from the stream.
+    profile(&world).await?;
+    let page = format!("--page-size={PAGE}");
+    let settings = ["--quiet-period=0s", "--revise", "--revise-every=100ms", &page];
+    let processor = world.processor("run").arguments(settings).start().await?;
+    stored(&world, PROCESSED_SUBJECT, calls.len() + 2).await?;
+    world.insert_segments(&[late]).await?;
+    stored(&world, REVISED_SUBJECT, 1).await?;
+    processor.terminate().await?;
+
+    let seen = seen(&world).await?;
+    for wanted in Kind::ALL {
+        assert!(seen.iter().any(|seen| seen.kind() == Some(wanted)), "no {wanted:?} was seen: nothing is proved of it");
+    }
+    let wrong: Vec<String> = seen.iter().filter_map(|seen| judge(seen).err()).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scan_would_be_seen() -> Outcome {
+    let world = World::start().await?;
+    world.processor("setup").run(LONG).await?;
+    let call = Call::of("c", "s", 12)?;
+    world.insert_segments(&call.segments).await?;
+    profile(&world).await?;
+    let processor = world.processor("run").argument("--quiet-period=0s").start().await?;
+    wait_until("the processor is ready", LONG, || async {
+        if processor.logs().contains(" ready ") { Ok(()) } else { Err(processor.logs()) }
+    })
+    .await?;
+    let hidden = doc! { "keyPattern": { "sessionId": 1, "index": 1 }, "hidden": true };
+    world.database().run_command(doc! { "collMod": SEGMENTS_COLLECTION, "index": hidden }).await?;
+    world.publish_session_end(&call.session, 12).await?;
+    stored(&world, PROCESSED_SUBJECT, 1).await?;
+    let seen = seen(&world).await?;
+    for scanning in [Kind::Count, Kind::Together] {
+        let judged: Vec<_> = seen.iter().filter(|seen| seen.kind() == Some(scanning)).map(judge).collect();
+        assert!(!judged.is_empty() && judged.iter().all(Result::is_err), "{scanning:?}: {judged:?}");
+    }
+    Ok(())
+}
+
+/// What is looked at is what is asked for.
+fn judge(seen: &Seen) -> Result<(), String> {
+    let Some(kind) = seen.kind() else { return Err(format!("of this nothing is known here: {seen:?}")) };
+    let (documents, keys) = match kind {
+        // From the index alone.
+        Kind::Count => (0, i64::MAX),
+        // The index gives a key more for each session that ends.
+        Kind::Together => (seen.returned, seen.returned + 1 + i64::try_from(SMALL).unwrap_or(0)),
+        Kind::Page | Kind::ReadBack => (seen.returned, seen.returned + 1),
+        // Those of the index are sorted for each page.
+        Kind::PageOfOneIndex => (SHARED as i64, SHARED as i64),
+        // What is no usable index is told only by looking at each segment of the session, and of no other.
+        Kind::PageWithoutIndexes => (i64::from(LARGE), i64::from(LARGE)),
+        Kind::Upsert | Kind::Mark | Kind::MarkOfRevision => (1, 1),
+        // All summaries of the last while.
+        Kind::Watch => (SMALL as i64 + 5, SMALL as i64 + 5),
+    };
+    let planned = !seen.plan.is_empty() && !seen.plan.contains("COLLSCAN");
+    if planned && seen.documents <= documents && seen.keys <= keys {
+        Ok(())
+    } else {
+        Err(format!("{kind:?} looks at more than {documents} documents or {keys} keys, or scans: {seen:?}"))
+    }
+}
+
+/// Small calls, one without a segment, a large one, and one that will be outgrown.
+fn calls() -> Result<Vec<Call>, Box<dyn std::error::Error>> {
+    let mut calls: Vec<Call> =
+        (0..SMALL).map(|n| Call::of("c", &format!("small {n}"), 12)).collect::<Result<_, _>>()?;
+    calls.push(Call { session: Session::new("c", "silent")?, segments: vec![] });
+    calls.push(Call::of("c", "large", LARGE)?);
+    calls.push(Call::of("c", "outgrown", 30)?);
+    Ok(calls)
+}
+
+/// Stores a call whose segments share an index, and one whose segments have none.
+async fn odd_calls(world: &World) -> Result<[Session; 2], Box<dyn std::error::Error>> {
+    let sessions = [Session::new("c", "shared")?, Session::new("c", "unnumbered")?];
+    for (session, index) in sessions.iter().zip([Bson::Int64(7), Bson::Null]) {
+        let segment = |n: usize| {
+            let id = &*session.session_id;
+            doc! { "_id": format!("{id}/{n}"), "conversationId": "c", "sessionId": id, "index": index.clone(), "text": "So it is." }
+        };
+        world.segments().insert_many((0..SHARED).map(segment)).await?;
+    }
+    Ok(sessions)
+}
+
+async fn profile(world: &World) -> Outcome {
+    let database = world.database();
+    // The collection that the server makes itself holds 1 MB.
+    database.create_collection("system.profile").capped(true).size(64 << 20).await?;
+    database.run_command(doc! { "profile": 2 }).await?;
+    Ok(())
+}
+
+async fn stored(world: &World, subject: &'static str, messages: usize) -> Outcome {
+    let stream = world.jetstream.get_stream(TRANSCRIPTION_STREAM).await?;
+    wait_until(format!("{messages} messages of {subject}"), LONG, || async {
+        let subjects = stream.info_with_subjects(subject).await.map_err(|error| error.to_string())?;
+        let counts: Vec<(String, usize)> = subjects.try_collect().await.map_err(|error| error.to_string())?;
+        let stored = counts.iter().map(|(_, count)| count).sum::<usize>();
+        if stored == messages { Ok(()) } else { Err(format!("{stored} are stored")) }
+    })
+    .await?;
+    Ok(())
+}
+
+/// What the profiler has seen of the service's queries and updates.
+async fn seen(world: &World) -> Result<Vec<Seen>, mongodb::error::Error> {
+    world.database().run_command(doc! { "profile": 0 }).await?;
+    // Segments are inserted by the test, and what sets up the indexes asks for no document.
+    let namespaces =
+        [SEGMENTS_COLLECTION, SUMMARIES_COLLECTION].map(|name| format!("{}.{name}", world.database().name()));
+    let asked = doc! {
+        "op": { "$ne": "insert" },
+        "ns": { "$in": &namespaces[..] },
+        "command.listIndexes": { "$exists": false },
+        "command.createIndexes": { "$exists": false },
+        "command.collMod": { "$exists": false },
+    };
+    let entries = world.database().collection::<Document>("system.profile").find(asked).await?;
+    let entries: Vec<Document> = entries.try_collect().await?;
+    Ok(entries.iter().map(Seen::of).collect())
+}
