@@ -375,7 +375,7 @@ impl Readings {
         let mongod = course.world.database().run_command(mongodb::bson::doc! { "serverStatus": 1 }).await?;
         let mongod = u32::try_from(mongod.get_i64("pid")?)?;
         Ok(Self {
-            usage: [usage(workers)?, Usage::of(mongod)?, Usage::of(course.world.nats.pid())?],
+            usage: [usage(workers)?, Usage::of(mongod)?, Usage::of(course.world.nats.process().pid())?],
             commands: Commands::of(course.world.database()).await?,
         })
     }
