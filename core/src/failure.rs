@@ -71,8 +71,15 @@ pub(crate) fn classify(kind: FailureKind) -> Remedy {
 /// would only use up their attempts.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Served {
-    store: Option<Time>,
-    broker: Option<Time>,
+    store: Option<Serving>,
+    broker: Option<Serving>,
+}
+
+/// A row of successes without a longer pause between two of them.
+#[derive(Debug, Clone, Copy)]
+struct Serving {
+    since: Time,
+    last: Time,
 }
 
 /// Who carries out an effect.
@@ -84,27 +91,34 @@ pub(crate) enum Server {
 
 impl Served {
     /// Keeps in mind that an effect succeeded.
-    pub(crate) fn reported(&mut self, now: Time, report: &Report) {
+    pub(crate) fn reported(&mut self, now: Time, report: &Report, pause: Duration) {
         match report {
-            Report::Counted { .. } | Report::Loaded(_) | Report::Saved(_) | Report::Marked => self.store = Some(now),
+            Report::Counted { .. } | Report::Loaded(_) | Report::Saved(_) | Report::Marked => {
+                served(&mut self.store, now, pause);
+            }
             Report::Published { .. } | Report::Buried { .. } | Report::Republished { .. } | Report::Acknowledged => {
-                self.broker = Some(now);
+                served(&mut self.broker, now, pause);
             }
             Report::Failed(_) => {}
         }
     }
 
     /// Keeps in mind that a message came.
-    pub(crate) fn delivered(&mut self, now: Time) {
-        self.broker = Some(now);
+    pub(crate) fn delivered(&mut self, now: Time, pause: Duration) {
+        served(&mut self.broker, now, pause);
     }
 
-    /// Whether the server has served anybody within `span`.
-    pub(crate) fn within(self, server: Server, now: Time, span: Duration) -> bool {
-        let last = match server {
+    /// Since when the server has served others without a longer pause than `pause`; `None` where it does not.
+    pub(crate) fn since(self, server: Server, now: Time, pause: Duration) -> Option<Time> {
+        let serving = match server {
             Server::Store => self.store,
             Server::Broker => self.broker,
         };
-        last.is_some_and(|at| now.since(at) <= span)
+        serving.filter(|serving| now.since(serving.last) <= pause).map(|serving| serving.since)
     }
+}
+
+fn served(serving: &mut Option<Serving>, now: Time, pause: Duration) {
+    let since = serving.filter(|it| now.since(it.last) <= pause).map_or(now, |it| it.since);
+    *serving = Some(Serving { since, last: now });
 }

@@ -599,8 +599,10 @@ impl Job {
             }
             Some(_) | None => {}
         }
-        let tried_enough = now.since(since) >= settings.patience
-            && phase.server().is_some_and(|server| self.is_served(served, server, now, settings));
+        let tried_enough = phase.server().is_some_and(|server| {
+            let serving = self.serving_since(served, server, now, settings);
+            serving.is_some_and(|serving| now.since(since.max(serving)) >= settings.patience)
+        });
         let remedy = classify(failure.kind);
         if remedy == Remedy::TryAgain && !tried_enough {
             let pause = pause(self.stream_sequence, self.retries, settings);
@@ -627,14 +629,14 @@ impl Job {
         }
     }
 
-    /// Whether the server serves others while this job fails: within the half of its patience, or the longest pause
-    /// between two tries where that is longer.
-    fn is_served(&self, served: Served, server: Server, now: Time, settings: &Settings) -> bool {
+    /// Since when the server has served others while this job fails, without a pause of more than the half of its patience, or
+    /// than the longest pause between two tries where that is longer.
+    fn serving_since(&self, served: Served, server: Server, now: Time, settings: &Settings) -> Option<Time> {
         #[cfg(feature = "planted-bugs")]
         if self.bug == Some(crate::Bug::ImpatientInOutages) {
-            return true;
+            return Some(Time::ZERO);
         }
-        served.within(server, now, (settings.patience / 2).max(settings.retry_cap))
+        served.since(server, now, settings.longest_silence())
     }
 
     #[cfg(feature = "planted-bugs")]

@@ -38,6 +38,8 @@ pub struct Processor {
     last_job: u64,
     /// Jobs that wait for nothing but the confirmation of their acknowledgement.
     acknowledging: usize,
+    /// Jobs without a delivery.
+    without_delivery: usize,
     bytes: Bytes,
     served: Served,
     outputs: VecDeque<Output>,
@@ -107,6 +109,7 @@ impl Processor {
             grace_is_over: false,
             last_job: 0,
             acknowledging: 0,
+            without_delivery: 0,
             bytes: Bytes::default(),
             served: Served::default(),
             outputs: VecDeque::new(),
@@ -201,14 +204,15 @@ impl Processor {
     }
 
     fn deliver(&mut self, delivery: &Delivery) {
-        self.served.delivered(self.now);
+        self.served.delivered(self.now, self.settings.longest_silence());
         let ended = SessionEnded::parse(&delivery.payload.0);
         if let Ok(ended) = &ended
             && self.redelivered(&self.key(ended), delivery)
         {
             return;
         }
-        if self.jobs.len() >= self.settings.max_in_flight.saturating_mul(2) {
+        // Jobs without a delivery must not take the place of one that was asked for.
+        if self.jobs.len() - self.without_delivery >= self.settings.max_in_flight.saturating_mul(2) {
             self.counters.overflowed += 1;
             return;
         }
@@ -291,6 +295,7 @@ impl Processor {
         self.took(State::Over, on, job.state());
         self.counters.given_back += u64::from(job.gives_back());
         self.acknowledging += usize::from(job.state() == State::Acknowledging);
+        self.without_delivery += usize::from(job.reply().is_none());
         self.jobs.insert(id, job);
         self.go_on(id, next);
     }
@@ -305,7 +310,7 @@ impl Processor {
 
     fn report(&mut self, effect: EffectId, report: Report) {
         if self.jobs.get(&effect.job).is_some_and(|job| job.awaits(effect, &report)) {
-            self.served.reported(self.now, &report);
+            self.served.reported(self.now, &report, self.settings.longest_silence());
             self.counters.dead_lettered += u64::from(matches!(report, Report::Buried { .. }));
             self.counters.republished += u64::from(matches!(report, Report::Republished { .. }));
             self.advance(effect.job, Event::Reported(report));
@@ -349,6 +354,7 @@ impl Processor {
             self.jobs.clear();
             self.bytes = Bytes::default();
             self.acknowledging = 0;
+            self.without_delivery = 0;
             self.turns.clear();
             self.due.clear();
         }
@@ -450,6 +456,7 @@ impl Processor {
 
     fn end(&mut self, id: JobId) {
         let Some(job) = self.jobs.remove(&id) else { return };
+        self.without_delivery -= usize::from(job.reply().is_none());
         self.bytes.change(job.weighed, Weight::default());
         self.bytes.waiting.remove(&id);
         self.admit();

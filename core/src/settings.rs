@@ -86,6 +86,11 @@ impl Settings {
         self.ack_wait / 3
     }
 
+    /// How long a server may serve nobody before that counts as an outage.
+    pub(crate) fn longest_silence(&self) -> Duration {
+        (self.patience / 2).max(self.retry_cap)
+    }
+
     /// Checks that the settings can work at all; tighter bounds are the shell's.
     ///
     /// # Errors

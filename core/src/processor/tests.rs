@@ -79,9 +79,11 @@ impl Bench {
 
     /// Another job, which shows that both servers serve: it is counted, and its acknowledgement confirmed.
     fn served(&mut self) -> &mut Self {
-        self.deliver_payload(1000, 9000, ended("other", 0).as_bytes());
+        let sequence = 1000 + self.processor.last_job;
+        let session = format!("other {sequence}");
+        self.deliver_payload(sequence, 9000, ended(&session, 0).as_bytes());
         let (id, effect) = self.asked.pop_back().expect("it counts");
-        assert_eq!(effect.to_string(), "count the segments of \"other\"");
+        assert_eq!(effect.to_string(), format!("count the segments of {session:?}"));
         self.handle(Input::Reported { effect: id, report: Report::Counted { segments: 0 } })
     }
 
@@ -369,7 +371,18 @@ fn while_a_server_serves_nobody_no_job_is_given_back() {
     while bench.now.since(Time::ZERO) < Duration::from_secs(3600) {
         bench.fail(SAVE, FailureKind::Unreachable).nothing_asked().wake(Timer::Retry);
     }
-    bench.served().fail(SAVE, FailureKind::Unreachable).report("nak for 30s", Report::Acknowledged);
+    let back = bench.now;
+    loop {
+        bench.served().asked.retain(|(_, effect)| effect.to_string() == SAVE);
+        bench.fail(SAVE, FailureKind::Unreachable);
+        if !bench.asked.is_empty() {
+            break;
+        }
+        bench.wake(Timer::Retry);
+    }
+    bench.report("nak for 30s", Report::Acknowledged);
+    let waited = bench.now.since(back);
+    assert!(waited >= Duration::from_secs(60), "patience begins when the server serves again: {waited:?}");
 }
 
 #[test]
