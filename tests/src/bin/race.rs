@@ -4,7 +4,7 @@
 //! only told: it needs a machine that does nothing else.
 
 use std::{
-    fs,
+    env, fs,
     io::{self, IsTerminal, Write},
     path::{Path, PathBuf},
     process::ExitCode,
@@ -101,8 +101,8 @@ async fn run(options: &Options) -> Result<Vec<String>, RaceError> {
     say("the processor is built");
     cargo::processor(Version::Product).await?;
     let (nats_server, mongod) = Course::lay().await?.versions().await?;
-    let mut table =
-        Table { date: today(), machine: Machine::this()?, nats_server, mongod, races: vec![], giants: vec![] };
+    let (machine, settings) = (Machine::this()?, settings());
+    let mut table = Table { date: today(), machine, nats_server, mongod, settings, races: vec![], giants: vec![] };
     let progress = Progress { on_terminal: io::stderr().is_terminal() };
     for _ in 0..options.runs {
         for race in &races {
@@ -166,6 +166,14 @@ fn giants() -> Vec<GiantRace> {
     let giant =
         |name: &str, quiet| GiantRace { name: name.to_owned(), sessions: 2_000, segments: 50_000, quiet, rounds: 5 };
     vec![giant(name::GIANT, Duration::ZERO), giant(name::SETTLING_GIANT, Duration::from_millis(200))]
+}
+
+/// What the environment says to the processor, besides where its binary is.
+fn settings() -> Vec<String> {
+    let given = env::vars().filter(|(name, _)| name.starts_with("TRANSCRIPT_") && name != cargo::PROCESSOR_VARIABLE);
+    let mut given: Vec<String> = given.map(|(name, value)| format!("`{name}={value}`")).collect();
+    given.sort_unstable();
+    given
 }
 
 fn today() -> String {

@@ -138,6 +138,12 @@ impl Outcome {
         self.commands.values().sum()
     }
 
+    /// CPU time of everybody for a session. On a machine that does other things too it tells more than a rate.
+    #[must_use]
+    pub fn cpu_per_session(&self) -> Duration {
+        Duration::from_secs_f64(self.cpu_seconds.iter().sum::<f64>() / self.sessions.max(1) as f64)
+    }
+
     /// What a product may not do, however fast it is; nothing for others.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {

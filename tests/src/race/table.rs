@@ -46,6 +46,8 @@ pub struct Table {
     pub nats_server: String,
     /// The version of mongod.
     pub mongod: String,
+    /// The processor's settings that the environment gave it, as `NAME=value`.
+    pub settings: Vec<String>,
     /// The races, each as often as it was run.
     pub races: Vec<Outcome>,
     /// The races with a giant call.
@@ -154,11 +156,19 @@ impl Table {
             self.mongod,
             *memory_mib as f64 / 1024.0,
         )?;
-        self.write_races(page)?;
+        if !self.settings.is_empty() {
+            writeln!(page, "The processor was given {}.\n", self.settings.join(", "))?;
+        }
+        if !self.races.is_empty() {
+            self.write_races(page)?;
+        }
         self.write_waiting(page)?;
         self.write_giants(page)?;
-        writeln!(page, "\n| figure | is | should be | |\n|---|---|---|---|")?;
-        for figure in self.figures() {
+        let figures = self.figures();
+        if !figures.is_empty() {
+            writeln!(page, "\n| figure | is | should be | |\n|---|---|---|---|")?;
+        }
+        for figure in figures {
             let reached = if figure.is_reached() { "reached" } else { "**not reached**" };
             writeln!(page, "| {} | {:.2} | {} | {reached} |", figure.what, figure.value, figure.goal)?;
         }
@@ -168,8 +178,8 @@ impl Table {
     fn write_races(&self, page: &mut String) -> fmt::Result {
         page.push_str(
             "| race | instances | sessions | quiet period | sessions/s | last notification, less settling | latency: median, \
-             99 %, most | redelivered | commands a session | CPU s: worker, mongod, nats-server | MiB at the peak |\n\
-             |---|---|---|---|---|---|---|---|---|---|---|\n",
+             99 %, most | redelivered | commands a session | CPU s: worker, mongod, nats-server | CPU ms a session, all | MiB at the peak |\n\
+             |---|---|---|---|---|---|---|---|---|---|---|---|\n",
         );
         for (name, runs) in self.by_name() {
             let Some(run) = self.median_run(name) else { continue };
@@ -181,7 +191,7 @@ impl Table {
             writeln!(
                 page,
                 "| {name} | {} | {} | {} s | {:.0}{range} | {:.2} s | {median:.2}, {high:.2}, {longest:.2} s | {} | {:.3} | \
-                 {worker:.1}, {mongod:.1}, {nats:.1} | {:.0} |",
+                 {worker:.1}, {mongod:.1}, {nats:.1} | {:.2} | {:.0} |",
                 run.instances,
                 run.sessions,
                 run.quiet_seconds,
@@ -189,6 +199,7 @@ impl Table {
                 run.beyond_settling_seconds,
                 run.redelivered,
                 run.commands_per_session(),
+                run.cpu_per_session().as_secs_f64() * 1000.0,
                 run.peak_mib,
             )?;
         }
@@ -312,7 +323,7 @@ mod tests {
     fn table(races: Vec<Outcome>) -> Table {
         let machine = Machine { cores: 2, cpu: "a CPU".into(), memory_mib: 4096, system: "linux 6".into() };
         let (date, nats_server, mongod) = ("2026-01-31".into(), "2".into(), "8".into());
-        Table { date, machine, nats_server, mongod, races, giants: vec![] }
+        Table { date, machine, nats_server, mongod, settings: vec![], races, giants: vec![] }
     }
 
     #[test]
@@ -325,7 +336,7 @@ mod tests {
             assert!((value - wanted).abs() < 1e-9 && *reached == should, "{figures:?}");
         }
         assert_eq!(figures.len(), expected.len());
-        let line = "| quiet-0 | 1 | 100 | 0 s | 700 (600 to 900) | 0.50 s | 0.10, 0.20, 0.30 s | 0 | 0.150 | 1.0, 2.0, 3.0 | 50 |";
+        let line = "| quiet-0 | 1 | 100 | 0 s | 700 (600 to 900) | 0.50 s | 0.10, 0.20, 0.30 s | 0 | 0.150 | 1.0, 2.0, 3.0 | 60.00 | 50 |";
         assert!(table.markdown().lines().any(|other| other == line), "{}", table.markdown());
         assert_eq!(table.json()["figures"][1]["reached"], true);
     }
