@@ -6,7 +6,7 @@ use futures::TryStreamExt;
 use mongodb::bson::{Bson, RawDocumentBuf, doc};
 use transcript_core::{Failure, Report};
 
-use super::{Asked, Worker};
+use super::{Asked, ONE_BATCH, Worker};
 
 impl Worker {
     pub(super) async fn count(&self, batch: Vec<Asked<Arc<str>>>) {
@@ -32,8 +32,11 @@ impl Worker {
             doc! { "$match": { "sessionId": { "$in": sessions } } },
             doc! { "$group": { "_id": "$sessionId", "segments": { "$sum": 1 } } },
         ];
-        let groups: Vec<RawDocumentBuf> =
-            self.answer(async { self.segments().aggregate(pipeline).with_type().await?.try_collect().await }).await?;
+        let groups: Vec<RawDocumentBuf> = self
+            .answer(async {
+                self.segments().aggregate(pipeline).batch_size(ONE_BATCH).with_type().await?.try_collect().await
+            })
+            .await?;
         Ok(groups.iter().filter_map(|group| Some((group.get_str("_id").ok()?.to_owned(), number(group)?))).collect())
     }
 }

@@ -16,7 +16,7 @@ use transcript_core::{
     summary::{Segment, order},
 };
 
-use super::{Asked, Load, Worker, segment::read};
+use super::{Asked, Load, ONE_BATCH, Worker, segment::read};
 
 /// The most bytes of documents in a page, and in what is gathered for one small call.
 const PAGE_BYTES: usize = 4 << 20;
@@ -91,7 +91,7 @@ impl Worker {
                 .sort(doc! { "sessionId": 1, "index": 1 })
                 .limit(i64::try_from(limit).unwrap_or(i64::MAX))
                 .projection(fields())
-                .batch_size(10_000)
+                .batch_size(ONE_BATCH)
                 .await
         };
         let mut large = vec![];
@@ -194,6 +194,7 @@ impl Worker {
         let query = async {
             self.segments()
                 .find(doc! { "sessionId": of_session(&load.session_id), "index": numbers_after(after) })
+                .batch_size(load.limit.saturating_add(1))
                 .sort(doc! { "index": 1 })
                 .limit(i64::from(load.limit) + 1)
                 .projection(fields())

@@ -36,6 +36,9 @@ use crate::batch::{batches, pipelined};
 
 /// The most effects of one command. Larger ones gain little and make each effect wait longer.
 pub const BATCH: usize = 500;
+/// So many documents come with the first answer of a query, where a server would send 101 and have the rest asked for; it
+/// ends an answer at 16 MiB all the same.
+const ONE_BATCH: u32 = 10_000;
 /// The most pages that are loaded at the same time; each can be some MiB.
 const PAGES: usize = 8;
 

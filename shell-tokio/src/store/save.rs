@@ -7,7 +7,7 @@ use mongodb::bson::{Bson, DateTime, Document, RawArrayBuf, RawBsonRef, RawDocume
 use transcript_core::{Failure, FailureKind, Notified, Report, Stored, WallTime, summary::Summary};
 
 use super::{
-    Asked, Worker,
+    Asked, ONE_BATCH, Worker,
     failures::{self, DUPLICATE_KEY},
     statement::{Missing, encode, upsert},
 };
@@ -88,7 +88,9 @@ impl Worker {
         let fields = doc! { "segments": 1, "complete": 1, "notified": 1, "revision": 1, "revised.revision": 1 };
         let found: Result<Vec<RawDocumentBuf>, Failure> = self
             .answer(async {
-                self.summaries().find(doc! { "_id": { "$in": keys } }).projection(fields).await?.try_collect().await
+                let summaries = self.summaries();
+                let find = summaries.find(doc! { "_id": { "$in": keys } }).projection(fields);
+                find.batch_size(ONE_BATCH).await?.try_collect().await
             })
             .await;
         let found = match &found {
