@@ -131,18 +131,46 @@ impl Processor {
         Ok(Self { bug: Some(bug), ..Self::new(settings)? })
     }
 
-    /// Takes what has happened, at a time that is not before that of the last call.
-    pub fn handle(&mut self, now: Time, input: Input) {
+    /// Takes what has happened, at a time that is not before that of the last call. Gives the job that it was for; `None`
+    /// where it was for no single one, or where nobody took it.
+    pub fn handle(&mut self, now: Time, input: Input) -> Option<JobId> {
         self.now = self.now.max(now);
-        match input {
+        let job = match input {
             Input::Delivered(delivery) => self.deliver(&delivery),
             Input::Reported { effect, report } => self.report(effect, report),
             Input::Exhausted(exhausted) => self.exhausted(&exhausted),
             Input::Outgrown(outgrown) => self.outgrown(outgrown),
-            Input::Woken => {}
-            Input::Drain => self.drain(),
-        }
+            Input::Woken => None,
+            Input::Drain => {
+                self.drain();
+                None
+            }
+        };
         self.serve_timers();
+        job
+    }
+
+    /// Gives the next job this number, which no job under way may have: for a core that is told of some jobs only, those of
+    /// a trace.
+    pub fn number_next_job(&mut self, id: JobId) {
+        self.last_job = id.0.saturating_sub(1);
+    }
+
+    /// Ends a job without a word, for a core that will not be told what becomes of it. Its key's next job goes on.
+    pub fn forget(&mut self, id: JobId) {
+        self.acknowledging -= usize::from(self.jobs.get(&id).is_some_and(|job| job.state() == State::Acknowledging));
+        self.end(id);
+    }
+
+    /// The jobs under way, oldest first.
+    pub fn jobs(&self) -> impl Iterator<Item = JobId> {
+        self.jobs.keys().copied()
+    }
+
+    /// Whether a job is under way.
+    #[must_use]
+    pub fn has(&self, id: JobId) -> bool {
+        self.jobs.contains_key(&id)
     }
 
     /// The next thing to do, until it is [`Output::Wait`] or [`Output::Drained`].
@@ -203,18 +231,18 @@ impl Processor {
         self.counters
     }
 
-    fn deliver(&mut self, delivery: &Delivery) {
+    fn deliver(&mut self, delivery: &Delivery) -> Option<JobId> {
         self.served.delivered(self.now, self.settings.longest_silence());
         let ended = SessionEnded::parse(&delivery.payload.0);
         if let Ok(ended) = &ended
-            && self.redelivered(&self.key(ended), delivery)
+            && let Some(id) = self.redelivered(&self.key(ended), delivery)
         {
-            return;
+            return Some(id);
         }
         // Jobs without a delivery must not take the place of one that was asked for.
         if self.jobs.len() - self.without_delivery >= self.settings.max_in_flight.saturating_mul(2) {
             self.counters.overflowed += 1;
-            return;
+            return None;
         }
         self.counters.delivered += 1;
         self.counters.redelivered += u64::from(delivery.attempt > 1);
@@ -236,44 +264,47 @@ impl Processor {
                 self.queue(id, &key);
             }
         }
+        Some(id)
     }
 
-    /// Whether a job that is under way about the same message takes the delivery over. A second job would only do the same
+    /// The job that is under way about the same message and takes the delivery over. A second one would only do the same
     /// again, and its acknowledgement would settle the first one's delivery.
-    fn redelivered(&mut self, key: &Key, delivery: &Delivery) -> bool {
+    fn redelivered(&mut self, key: &Key, delivery: &Delivery) -> Option<JobId> {
         let same = |id: &JobId| {
             self.jobs
                 .get(id)
                 .is_some_and(|job| job.reply().is_some() && job.stream_sequence() == delivery.stream_sequence)
         };
-        let Some(id) = self.turns_of(key).find(same) else { return false };
+        let id = self.turns_of(key).find(same)?;
         self.advance(id, Event::Redelivered { reply: Arc::clone(&delivery.reply), attempt: delivery.attempt });
         let taken = self.jobs.contains_key(&id);
         if taken {
             self.counters.delivered += 1;
             self.counters.redelivered += 1;
         }
-        taken
+        taken.then_some(id)
     }
 
-    fn exhausted(&mut self, exhausted: &Exhausted) {
+    fn exhausted(&mut self, exhausted: &Exhausted) -> Option<JobId> {
         #[cfg(feature = "planted-bugs")]
         if self.bug == Some(crate::Bug::ExhaustedIgnored) {
-            return;
+            return None;
         }
         let id = self.next_id();
         self.begin(id, "exhausted", Job::exhausted(id, self.now, exhausted), Next::Ask);
+        Some(id)
     }
 
     /// Takes up a session that has outgrown its summary, unless there is no room, or a job about it is under way already.
-    fn outgrown(&mut self, outgrown: Outgrown) {
+    fn outgrown(&mut self, outgrown: Outgrown) -> Option<JobId> {
         let key = outgrown.session.key();
         if self.room() == 0 || self.first_in_turn(&key).is_some() {
-            return;
+            return None;
         }
         let id = self.next_id();
         self.begin(id, "outgrown", Job::outgrown(id, self.now, key.clone(), outgrown), Next::Stay);
         self.queue(id, &key);
+        Some(id)
     }
 
     fn key(&self, ended: &SessionEnded) -> Key {
@@ -308,14 +339,16 @@ impl Processor {
         }
     }
 
-    fn report(&mut self, effect: EffectId, report: Report) {
+    fn report(&mut self, effect: EffectId, report: Report) -> Option<JobId> {
         if self.jobs.get(&effect.job).is_some_and(|job| job.awaits(effect, &report)) {
             self.served.reported(self.now, &report, self.settings.longest_silence());
             self.counters.dead_lettered += u64::from(matches!(report, Report::Buried { .. }));
             self.counters.republished += u64::from(matches!(report, Report::Republished { .. }));
             self.advance(effect.job, Event::Reported(report));
+            Some(effect.job)
         } else {
             self.counters.ignored_reports += 1;
+            None
         }
     }
 

@@ -8,8 +8,10 @@ use thiserror::Error;
 use crate::{micros, summary::Limits};
 
 /// The processor's settings. Durations are recorded in microseconds.
+///
+/// A setting that a record does not name is as before there was that setting, which is therefore its default.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct Settings {
     /// How long the segment count has to stay the same before the call is taken to be settled.
     #[serde(with = "micros")]

@@ -10,6 +10,7 @@
 //! Labels are compared exactly as given: `""`, `"$set"` and `"a.b"` are names like any other.
 
 mod question;
+mod shape;
 mod speakers;
 mod summarizer;
 mod text;
@@ -23,7 +24,7 @@ use std::cmp::Ordering;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::summarizer::Summarizer;
+pub use self::{shape::shape, summarizer::Summarizer};
 use crate::{ids::Key, ids::Session, time::WallTime};
 
 /// One finished segment as the store holds it.

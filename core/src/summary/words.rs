@@ -43,7 +43,7 @@ impl WordCounter {
     }
 }
 
-fn makes_a_word(c: char) -> bool {
+pub(super) fn makes_a_word(c: char) -> bool {
     if c.is_ascii() {
         return c.is_ascii_alphanumeric();
     }

@@ -1,0 +1,184 @@
+//! The lines of a trace.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use transcript_core::{
+    Input, Output, Settings, Time, WallTime,
+    ids::{JobId, Session},
+};
+
+/// The format's version, which every header names.
+pub const FORMAT: u32 = 1;
+
+/// One line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Line {
+    /// A part begins.
+    Header(Box<Header>),
+    /// It goes on.
+    Entry(Box<Entry>),
+}
+
+/// The first line of a part.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Header {
+    /// [`FORMAT`] of the program that wrote it.
+    #[serde(rename = "transcriptTrace")]
+    pub format: u32,
+    /// The program that wrote it, and its version.
+    pub program: String,
+    /// The servers' versions, where they are known.
+    #[serde(default, skip_serializing_if = "Servers::is_empty")]
+    pub servers: Servers,
+    /// The processor's name; `None` for what an observer noted, who has no core.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processor: Option<Arc<str>>,
+    /// When the processor started: time 0 of its entries, by its clock.
+    pub started_at: WallTime,
+    /// Whether the call's words are in it.
+    pub content: Content,
+    /// The core's settings.
+    pub settings: Settings,
+    /// The file that this one goes on from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub continues: Option<Continues>,
+    /// The session that it was cut down to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<Session>,
+    /// What it shows, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub about: Option<String>,
+}
+
+/// Versions of the servers, as they give them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Servers {
+    /// nats-server's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nats: Option<String>,
+    /// mongod's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mongodb: Option<String>,
+}
+
+impl Servers {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Whether the words of the calls are in a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Content {
+    /// Placeholders of the same shape stand for them.
+    Redacted,
+    /// They are.
+    Kept,
+}
+
+/// Where a part goes on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Continues {
+    /// The name of the file before it.
+    pub file: String,
+    /// The number of that file's last entry.
+    pub entries: u64,
+    /// The last job that had begun by then.
+    pub last_job: Option<JobId>,
+}
+
+/// A line of a part but its first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Its number in the part, from 1.
+    pub n: u64,
+    /// When: since the start of the processor. `None` for an output, which belongs to the input before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<Time>,
+    /// The job that took the input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<JobId>,
+    /// What was said.
+    #[serde(flatten)]
+    pub said: Said,
+}
+
+/// What an entry says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Said {
+    /// To the core.
+    In(Input),
+    /// By the core.
+    Out(Output),
+    /// Something is missing.
+    LeftOut(LeftOut),
+    /// By somebody else.
+    Note(Note),
+}
+
+/// Something that is missing from a trace. The jobs named are not told any further: their reports and outputs are not
+/// there either.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LeftOut {
+    /// How many inputs are not there because the recorder could not keep up, or could not write.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub inputs: u64,
+    /// The jobs whose account ends here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub jobs: Vec<JobId>,
+    /// Why.
+    pub why: String,
+}
+
+/// Something that no core saw.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Note {
+    /// A transcriber stored segments of a session.
+    #[serde(rename_all = "camelCase")]
+    Stored {
+        /// The session.
+        session_id: Arc<str>,
+        /// How many more there are now.
+        segments: u64,
+    },
+    /// The process was killed.
+    Killed,
+    /// The process stood still.
+    #[serde(rename_all = "camelCase")]
+    Frozen {
+        /// Until then.
+        until: Time,
+    },
+    /// A server was away.
+    #[serde(rename_all = "camelCase")]
+    Away {
+        /// Which one.
+        server: Server,
+        /// Until then; `None` where it did not come back.
+        until: Option<Time>,
+    },
+    /// Anything else, in words.
+    Remark(String),
+}
+
+/// A server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Server {
+    /// The stream's.
+    Nats,
+    /// The store's.
+    Mongodb,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}

@@ -1,0 +1,156 @@
+//! Writes traces.
+
+use std::io::{self, Write};
+
+use transcript_core::{Input, Output, Processor, Time, WakeUp, ids::JobId};
+
+use crate::{
+    follow::{Followed, Follower},
+    format::{Content, Continues, Entry, Header, LeftOut, Note, Said},
+    redact::Redaction,
+};
+
+/// How many entries are written before the labels of jobs that have ended are forgotten.
+const TIDY_EVERY: u64 = 4096;
+
+/// Writes down what a core is told, with what a second core says to it.
+///
+/// Every call writes whole lines into `W`, which may well be buffered.
+#[derive(Debug)]
+pub struct Recorder<W> {
+    to: W,
+    header: Header,
+    follower: Follower,
+    redaction: Redaction,
+    entries: u64,
+    last_job: Option<JobId>,
+    astray: u64,
+}
+
+impl<W: Write> Recorder<W> {
+    /// Begins a part. `core` must be as the one that is recorded was at its start.
+    ///
+    /// # Errors
+    ///
+    /// Writing.
+    pub fn new(mut to: W, header: Header, core: Processor) -> io::Result<Self> {
+        write(&mut to, &header)?;
+        let follower = Follower::new(core, None);
+        Ok(Self { to, header, follower, redaction: Redaction::default(), entries: 0, last_job: None, astray: 0 })
+    }
+
+    /// Begins another part behind this one.
+    ///
+    /// # Errors
+    ///
+    /// Writing.
+    pub fn begin(self, header: Header, core: Processor) -> io::Result<Self> {
+        Self::new(self.to, header, core)
+    }
+
+    /// What the core was told, and the job that took it.
+    ///
+    /// # Errors
+    ///
+    /// Writing.
+    pub fn record(&mut self, at: Time, job: Option<JobId>, input: Input) -> io::Result<()> {
+        let input = match self.header.content {
+            Content::Kept => input,
+            Content::Redacted => self.redaction.redact(input, self.header.settings.limits.label_bytes),
+        };
+        self.last_job = self.last_job.max(job);
+        match self.follower.follow(at, job, input.clone()) {
+            Followed::Unknown => Ok(()),
+            Followed::Taken(outputs) => self.write(at, job, input, outputs),
+            Followed::Astray { outputs, jobs } => {
+                self.astray += 1;
+                self.write(at, job, input, outputs)?;
+                let why = "the core that wrote this goes another way, which it cannot follow".to_owned();
+                self.left_out(at, LeftOut { inputs: 0, jobs, why })
+            }
+        }
+    }
+
+    /// Says that inputs were lost, whatever they were: no job that is under way is told any further.
+    ///
+    /// # Errors
+    ///
+    /// Writing.
+    pub fn lost(&mut self, at: Time, inputs: u64, why: &str) -> io::Result<()> {
+        let jobs = self.follower.core().jobs().collect();
+        self.left_out(at, LeftOut { inputs, jobs, why: why.to_owned() })
+    }
+
+    /// Something that no core saw.
+    ///
+    /// # Errors
+    ///
+    /// Writing.
+    pub fn note(&mut self, at: Time, note: Note) -> io::Result<()> {
+        self.entry(Some(at), None, Said::Note(note))
+    }
+
+    /// Goes on in another file; gives back the one before.
+    ///
+    /// # Errors
+    ///
+    /// Writing.
+    pub fn go_on(&mut self, mut to: W, before: &str) -> io::Result<W> {
+        let continues = Continues { file: before.to_owned(), entries: self.entries, last_job: self.last_job };
+        write(&mut to, &Header { continues: Some(continues), ..self.header.clone() })?;
+        Ok(std::mem::replace(&mut self.to, to))
+    }
+
+    /// Where it writes.
+    pub fn get_mut(&mut self) -> &mut W {
+        &mut self.to
+    }
+
+    /// How many jobs it is still being told of.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.follower.core().in_flight()
+    }
+
+    /// When the core that is followed wants to be told that time has passed.
+    #[must_use]
+    pub fn wake_up(&self) -> Option<WakeUp> {
+        self.follower.wake_up()
+    }
+
+    /// How often the core could not be followed.
+    #[must_use]
+    pub fn astray(&self) -> u64 {
+        self.astray
+    }
+
+    /// Says that something is missing.
+    ///
+    /// # Errors
+    ///
+    /// Writing.
+    pub fn left_out(&mut self, at: Time, left_out: LeftOut) -> io::Result<()> {
+        let outputs = self.follower.leave_out(&left_out);
+        self.entry(Some(at), None, Said::LeftOut(left_out))?;
+        outputs.into_iter().try_for_each(|output| self.entry(None, None, Said::Out(output)))
+    }
+
+    fn write(&mut self, at: Time, job: Option<JobId>, input: Input, outputs: Vec<Output>) -> io::Result<()> {
+        self.entry(Some(at), job, Said::In(input))?;
+        outputs.into_iter().try_for_each(|output| self.entry(None, None, Said::Out(output)))
+    }
+
+    fn entry(&mut self, at: Option<Time>, job: Option<JobId>, said: Said) -> io::Result<()> {
+        self.entries += 1;
+        if self.entries.is_multiple_of(TIDY_EVERY) {
+            let core = self.follower.core();
+            self.redaction.keep(|job| core.has(job));
+        }
+        write(&mut self.to, &Entry { n: self.entries, at, job, said })
+    }
+}
+
+fn write(to: &mut impl Write, line: &impl serde::Serialize) -> io::Result<()> {
+    serde_json::to_writer(&mut *to, line)?;
+    to.write_all(b"\n")
+}

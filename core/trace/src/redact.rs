@@ -1,0 +1,129 @@
+//! Takes the words out of what a core is told.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use transcript_core::{Delivery, Input, Page, Payload, Report, event::SessionEnded, ids::JobId, summary};
+
+/// The placeholders of each job's speakers.
+#[derive(Debug, Default)]
+pub(crate) struct Redaction {
+    jobs: BTreeMap<JobId, Labels>,
+}
+
+/// Placeholders of the same length, each for one label.
+#[derive(Debug, Default)]
+struct Labels {
+    placeholders: BTreeMap<String, String>,
+    /// How many of each shape there are, and one less.
+    used: BTreeMap<Vec<usize>, u64>,
+}
+
+/// The fields of an end that the contract names.
+const FIELDS: [&str; 3] = ["conversationId", "sessionId", "publishedSegments"];
+
+impl Redaction {
+    /// The input without a word. `label_bytes` is how far speakers' labels are told apart.
+    pub(crate) fn redact(&mut self, input: Input, label_bytes: usize) -> Input {
+        match input {
+            Input::Delivered(delivery) => {
+                Input::Delivered(Delivery { payload: payload(&delivery.payload), ..delivery })
+            }
+            Input::Reported { effect, report: Report::Loaded(page) } => {
+                let labels = self.jobs.entry(effect.job).or_default();
+                Input::Reported { effect, report: Report::Loaded(labels.page(page, label_bytes)) }
+            }
+            Input::Reported { .. } | Input::Exhausted(_) | Input::Outgrown(_) | Input::Woken | Input::Drain => input,
+        }
+    }
+
+    /// Forgets the labels of jobs that have ended.
+    pub(crate) fn keep(&mut self, is_under_way: impl Fn(JobId) -> bool) {
+        self.jobs.retain(|job, _| is_under_way(*job));
+    }
+}
+
+impl Labels {
+    fn page(&mut self, mut page: Page, label_bytes: usize) -> Page {
+        for segment in &mut page.segments {
+            segment.text = summary::shape(&segment.text);
+            segment.speaker = segment.speaker.take().map(|label| self.label(&label, label_bytes));
+        }
+        page
+    }
+
+    /// A placeholder of the same length, character by character, as far as labels are told apart; behind that a shape.
+    fn label(&mut self, label: &str, label_bytes: usize) -> String {
+        let (told, rest) = label.split_at(label.floor_char_boundary(label_bytes));
+        let placeholder = match self.placeholders.get(told) {
+            Some(known) => known.clone(),
+            None => {
+                // Where there are more labels than placeholders of that length, some share one.
+                let new = self.used.entry(lengths(told)).and_modify(|used| *used += 1).or_default();
+                let new = numbered(told, *new);
+                self.placeholders.insert(told.to_owned(), new.clone());
+                new
+            }
+        };
+        placeholder + &summary::shape(rest)
+    }
+}
+
+/// The length of each character.
+fn lengths(label: &str) -> Vec<usize> {
+    label.chars().map(char::len_utf8).collect()
+}
+
+/// The label's characters replaced by digits of `number`, the last one first, each by one of the same length.
+fn numbered(label: &str, mut number: u64) -> String {
+    let mut digits: Vec<char> = label
+        .chars()
+        .rev()
+        .map(|c| {
+            let (first, digits) = match c.len_utf8() {
+                1 => ('a', 26),
+                2 => ('\u{430}', 32),
+                3 => ('\u{AC00}', 11_172),
+                _ => ('\u{10428}', 40),
+            };
+            let digit = u32::try_from(number % digits).unwrap_or(0);
+            number /= digits;
+            char::from_u32(u32::from(first) + digit).unwrap_or(first)
+        })
+        .collect();
+    digits.reverse();
+    digits.into_iter().collect()
+}
+
+/// What the contract names is kept, of everything else the shape: a payload is refused for the same reason as before,
+/// wherever JSON can be told from its words.
+fn payload(payload: &Payload) -> Payload {
+    if let Ok(ended) = SessionEnded::parse(&payload.0) {
+        return Payload(serde_json::to_vec(&ended).expect("an end is JSON"));
+    }
+    let without = match serde_json::from_slice::<Value>(&payload.0) {
+        Ok(Value::Object(fields)) => {
+            let kept = fields.into_iter().map(|(name, value)| {
+                if FIELDS.contains(&name.as_str()) { (name, value) } else { (summary::shape(&name), shaped(value)) }
+            });
+            serde_json::to_vec(&Value::Object(kept.collect())).expect("a value is JSON")
+        }
+        Ok(value) => serde_json::to_vec(&shaped(value)).expect("a value is JSON"),
+        Err(_) => match std::str::from_utf8(&payload.0) {
+            Ok(text) => summary::shape(text).into_bytes(),
+            Err(_) => payload.0.iter().map(|byte| if byte.is_ascii_alphanumeric() { b'x' } else { *byte }).collect(),
+        },
+    };
+    Payload(without)
+}
+
+fn shaped(value: Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(summary::shape(&text)),
+        Value::Array(items) => Value::Array(items.into_iter().map(shaped).collect()),
+        Value::Object(fields) => {
+            Value::Object(fields.into_iter().map(|(name, value)| (summary::shape(&name), shaped(value))).collect())
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => value,
+    }
+}
