@@ -4,6 +4,7 @@ use super::{
     Timeline,
     layout::{Drawn, GUTTER, Layout},
     svg, text,
+    words::brief,
     xml::Xml,
 };
 
@@ -11,6 +12,9 @@ use super::{
 const MANY_LANES: usize = 8;
 /// And from here on their names are set smaller there.
 const SOME_LANES: usize = 6;
+
+/// The longest name of a lane, which has two lines, in halves of a wide character.
+const NAME: usize = 14;
 
 /// The page.
 pub(super) fn page(timeline: &Timeline) -> String {
@@ -96,7 +100,7 @@ fn picture(xml: &mut Xml, timeline: &Timeline, layout: &Layout<'_>) {
     let width = (100.0 - GUTTER) / lanes.max(1) as f64;
     for (column, lives) in layout.columns.iter().zip(&timeline.lanes) {
         let place = format!("left:{:.2}%;width:{width:.2}%", column.x);
-        xml.element("span", &[("style", &place), ("title", &lives.name)], hyphenated(&lives.name));
+        xml.element("span", &[("style", &place), ("title", &lives.name)], hyphenated(&brief(&lives.name, NAME)));
     }
     xml.close("div");
     let style = format!("min-width:{least}px");

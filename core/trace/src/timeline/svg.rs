@@ -6,7 +6,7 @@ use super::{
     layout::{ASIDE, Drawn, GUTTER, Layout, ROW, Row, Side},
     model::{Kind, Step, span},
     text,
-    words::{shortened, units},
+    words::{brief, shortened, units},
     xml::Xml,
 };
 
@@ -69,7 +69,7 @@ pub(super) fn document(timeline: &Timeline) -> String {
     xml.open("svg", &[("x", &MARGIN), ("y", &above), ("width", &inner), ("height", &(26 + layout.height))]);
     let room = f64::from(inner) * (100.0 - GUTTER) / 100.0 / timeline.lanes.len().max(1) as f64;
     for (column, lives) in layout.columns.iter().zip(&timeline.lanes) {
-        let name = shortened(&lives.name, (room / 7.5) as usize);
+        let name = brief(&lives.name, (room / 7.5) as usize);
         xml.element("text", &[("class", &"name"), ("x", &Share(column.x)), ("y", &16)], name);
     }
     xml.open("svg", &[("y", &26), ("width", &"100%"), ("height", &layout.height)]);
