@@ -2,6 +2,7 @@
 
 use std::{collections::VecDeque, fmt, sync::Arc};
 
+use serde_json::Value;
 use thiserror::Error;
 use transcript_core::{Input, Output, Processor, SettingsError, Time, ids::JobId};
 
@@ -15,6 +16,8 @@ use crate::{
 const REMEMBERED: usize = 8192;
 /// How many entries of the job a difference shows.
 const SHOWN: usize = 12;
+/// The most bytes of a value that a difference shows.
+const LONGEST_VALUE: usize = 200;
 
 /// A trace that a core took as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -380,7 +383,7 @@ fn in_words(input: &Input) -> String {
     }
 }
 
-/// An output in words; in full where they do not tell it from another one.
+/// An output in words, and where another one has the same words, with what tells them apart.
 fn out_in_words(output: &Output, other: Option<&Output>) -> String {
     let words = |output: &Output| match output {
         Output::Perform { id, effect } => format!("asks {id}: {effect}"),
@@ -390,7 +393,45 @@ fn out_in_words(output: &Output, other: Option<&Output>) -> String {
     };
     let said = words(output);
     match other {
-        Some(other) if words(other) == said => serde_json::to_string(output).unwrap_or(said),
+        Some(other) if words(other) == said => format!("{said}, with {}", apart(output, other).unwrap_or_default()),
         Some(_) | None => said,
     }
+}
+
+/// The first thing that `one` has and `other` has not, as a path and its value.
+fn apart(one: &Output, other: &Output) -> Option<String> {
+    let (mut one, mut other) = (serde_json::to_value(one).ok()?, serde_json::to_value(other).ok()?);
+    let mut path = String::new();
+    loop {
+        let name = match (&one, &other) {
+            (Value::Object(some), Value::Object(others)) => {
+                let differs = |name: &&String| some.get(*name) != others.get(*name);
+                some.keys().chain(others.keys()).find(differs)?.clone()
+            }
+            (Value::Array(some), Value::Array(others)) => {
+                let both = 0..some.len().max(others.len());
+                both.into_iter().find(|place| some.get(*place) != others.get(*place))?.to_string()
+            }
+            (_, _) => {
+                let value = one.to_string();
+                let end = value.floor_char_boundary(LONGEST_VALUE);
+                let more = if end < value.len() { "…" } else { "" };
+                return Some(format!("{} {}{more}", path.trim_start_matches('.'), &value[..end]));
+            }
+        };
+        path = format!("{path}.{name}");
+        (one, other) = (take(one, &name), take(other, &name));
+    }
+}
+
+/// A field or an item; `null` where there is none.
+fn take(value: Value, name: &str) -> Value {
+    match value {
+        Value::Object(mut fields) => fields.remove(name),
+        Value::Array(mut items) => {
+            name.parse().ok().filter(|place| *place < items.len()).map(|place: usize| items.swap_remove(place))
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
+    }
+    .unwrap_or(Value::Null)
 }
