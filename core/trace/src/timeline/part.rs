@@ -188,7 +188,7 @@ impl Part {
         match follower.follow(at, job, input) {
             Followed::Unknown => {}
             Followed::Taken(outputs) => self.expected.extend(outputs),
-            Followed::Astray { outputs, jobs } => {
+            Followed::Astray { outputs, jobs, .. } => {
                 self.expected.extend(outputs);
                 self.expected.extend(follower.leave_out(&LeftOut {
                     inputs: 0,

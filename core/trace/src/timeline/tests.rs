@@ -13,7 +13,10 @@ use super::{
     text,
     xml::visible,
 };
-use crate::{LeftOut, Note, Reader, Server};
+use crate::{
+    LeftOut, Note, Reader, Server,
+    cut::{Wanted, cut},
+};
 
 fn timeline(trace: &[u8]) -> Timeline {
     selected(trace, &Selection::default())
@@ -168,6 +171,25 @@ fn one_session_is_drawn_whole_and_alone() {
     assert!(nobody.text().contains("There is nothing to draw."), "{}", nobody.text());
     parse(&nobody.svg());
     parse(&nobody.html());
+}
+
+#[test]
+fn a_session_that_was_cut_out_is_drawn_as_in_the_whole_run() {
+    let trace = many(100);
+    for session in ["s0", "s50", "s99"] {
+        let wanted = Wanted { session_id: session.to_owned(), conversation_id: None };
+        let mut alone = vec![];
+        cut(Reader::new(trace.as_slice()), &wanted, &mut alone).expect("it can be cut out");
+        let selection = Selection { session_id: Some(session.to_owned()), ..Selection::default() };
+        let (alone, whole) = (selected(&alone, &selection), selected(&trace, &selection));
+        assert_eq!(alone.bands, []);
+        let calls = |timeline: &Timeline| -> Vec<String> {
+            let of_calls = timeline.steps.iter().filter(|step| step.call.is_some());
+            of_calls.map(|step| text::sentence(timeline, step)).collect()
+        };
+        assert_eq!(calls(&alone), calls(&whole));
+        assert!(calls(&alone).len() > 15);
+    }
 }
 
 #[test]
