@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
@@ -97,13 +97,19 @@ impl Report<'_> {
     }
 
     fn keep(&self, plan: &Plan, trace: &str, seed: u64) -> io::Result<(PathBuf, PathBuf)> {
-        std::fs::create_dir_all(&self.cli.out)?;
-        let plan_file = self.cli.out.join(format!("{}-{seed}.plan.json", self.command));
+        let plan_file = keep_plan(&self.cli.out, &format!("{}-{seed}", self.command), plan)?;
         let trace_file = self.cli.out.join(format!("{}-{seed}.trace.txt", self.command));
-        std::fs::write(&plan_file, serde_json::to_string_pretty(plan).map_err(io::Error::other)?)?;
         std::fs::write(&trace_file, trace)?;
         Ok((plan_file, trace_file))
     }
+}
+
+/// Keeps a plan in a file of a directory, and gives the file.
+pub(super) fn keep_plan(out: &Path, name: &str, plan: &Plan) -> io::Result<PathBuf> {
+    std::fs::create_dir_all(out)?;
+    let file = out.join(format!("{name}.plan.json"));
+    std::fs::write(&file, serde_json::to_string_pretty(plan).map_err(io::Error::other)?)?;
+    Ok(file)
 }
 
 /// One planted bug: in how many seeds, by which promise, with which plan.
