@@ -113,7 +113,7 @@ pub struct Consequence {
     pub revisions: u64,
     /// Dead letters in the stream.
     pub dead_letters: u64,
-    /// From the kill until the last end was settled, in microseconds; `None` without a kill.
+    /// From the kill until the last end was settled, in microseconds; `None` where that was before, or nobody was killed.
     pub recovery_us: Option<u64>,
     /// The promise that was broken, if one was.
     pub violation: Option<Violation>,
@@ -190,24 +190,25 @@ fn points(story: &Story, own: &Story) -> Vec<Point> {
     let mut points = vec![];
     for (place, step) in story.steps.iter().enumerate() {
         let (Some(name), Some(label)) = (names.get(place).copied().flatten(), labels.get(place)) else { continue };
+        if matches!(step.what, What::Heartbeat) {
+            continue;
+        }
         let before = story.before(place);
         let there = own.find(name);
         let mut point = |killed: String, kill| {
             let Step { part, entry, at, .. } = *step;
             points.push(Point { part, entry, at, killed, kill });
         };
-        let wait = before.map_or(0, |before| step.at - story.steps.get(before).map_or(0, |before| before.at));
+        let wait = before.and_then(|before| story.steps.get(before)).map_or(0, |before| step.at - before.at);
         if wait >= SHORTEST_WAIT_US {
             let kill = there.and_then(|there| half_way(own, there));
             point(format!("in the wait of {} before {label}", Seconds(wait)), kill);
         }
-        if matches!(step.what, What::Asked { .. }) {
-            let nth = there.and_then(|there| own.nth(there));
-            let kill = |moment| nth.map(|(processor, kind, nth)| (processor, effect(processor, kind, nth, moment)));
-            let after = before.and_then(|before| labels.get(before)).map_or("nothing", String::as_str);
-            point(format!("after {after}, before {label} was asked"), kill(Moment::Before));
-            point(format!("after {label} was asked, before its answer"), kill(Moment::After));
-        }
+        let nth = there.and_then(|there| own.nth(there));
+        let kill = |moment| nth.map(|(processor, kind, nth)| (processor, effect(processor, kind, nth, moment)));
+        let after = before.and_then(|before| labels.get(before)).map_or("nothing", String::as_str);
+        point(format!("after {after}, before {label} was asked"), kill(Moment::Before));
+        point(format!("after {label} was asked, before its answer"), kill(Moment::After));
     }
     points
 }
@@ -287,26 +288,29 @@ fn consequence(outcome: Outcome, killed_us: Option<u64>) -> Consequence {
         notifications: stats.notifications,
         revisions: stats.revisions,
         dead_letters: stats.dead_letters,
-        recovery_us: killed_us.map(|killed| stats.settled_us.saturating_sub(killed)),
+        recovery_us: killed_us.and_then(|killed| stats.settled_us.checked_sub(killed)),
         violation,
     }
 }
 
 /// Where the rebuilt call first goes another way, as far as the trace goes.
 fn difference(story: &Story, own: &Story) -> Option<String> {
-    let (there, here) = (story.successes(), own.successes());
-    for (number, (place, kind, came)) in there.iter().enumerate() {
-        let Some(Step { part, entry, .. }) = story.steps.get(*place) else { continue };
-        let where_ = format!("entry {entry} of part {part}");
-        match here.get(number) {
-            None => return Some(format!("the rebuilt call is over before {where_}")),
-            Some((_, own, _)) if own != kind => {
-                return Some(format!("from {where_} on the rebuilt call goes another way ({own:?}, not {kind:?})"));
+    let mut own_jobs = own.jobs().into_iter();
+    for job in story.jobs() {
+        let mut here = own_jobs.next().map(|job| own.successes(job)).unwrap_or_default().into_iter();
+        for (place, kind, came) in story.successes(job) {
+            let Some(Step { part, entry, .. }) = story.steps.get(place) else { continue };
+            let there = format!("entry {entry} of part {part}");
+            match here.next() {
+                None => return Some(format!("the rebuilt call is over before {there}")),
+                Some((_, own, _)) if own != kind => {
+                    return Some(format!("from {there} on the rebuilt call goes another way ({own:?}, not {kind:?})"));
+                }
+                Some((_, _, own)) if own != came => {
+                    return Some(format!("at {there} the rebuilt call has {own:?}, not {came:?}"));
+                }
+                Some(_) => {}
             }
-            Some((_, _, own)) if own != came => {
-                return Some(format!("at {where_} the rebuilt call has {own:?}, not {came:?}"));
-            }
-            Some(_) => {}
         }
     }
     None

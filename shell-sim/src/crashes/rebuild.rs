@@ -26,13 +26,16 @@ const LEAD_MS: u64 = 1_000;
 const LATE_US: i64 = 50_000;
 /// How long a killed processor is gone of which nothing more is known, in milliseconds.
 pub(super) const GONE_MS: u64 = 600_000;
-/// The processors: the one that has the call, and the other one.
-const PROCESSORS: usize = 2;
+/// How many processors there are: those that had the call, and at least one more than one; but no more than this.
+const MOST_PROCESSORS: usize = 8;
+/// The shortest and the longest delay of a message, in microseconds.
+const DELAYS_US: (u64, u64) = (150, 100_000);
 /// How long a server that comes back takes to serve, in milliseconds: its election.
 const ELECTION_MS: u64 = 500;
 
-/// The name of an effect in its story: its kind, how many of the kind had succeeded before, and which try it is since.
-pub(super) type Name = (Kind, u32, u32);
+/// The name of an effect in its story: which job's it is, its kind, how many of the job's effects of this kind had succeeded
+/// before, and which try it is since.
+pub(super) type Name = (usize, Kind, u32, u32);
 
 /// A call of a trace as a plan.
 #[derive(Debug)]
@@ -50,10 +53,13 @@ impl Rebuilt {
         let starts = story.ends.values().map(|end| end.stored_at.min(end.first_delivered_at));
         let first = starts.min().unwrap_or(0);
         let origin = first - first.rem_euclid(1_000) - i64::try_from(LEAD_MS).unwrap_or(0) * 1_000;
+        let delay = story.round_trip().map(|trip| u64::try_from(trip / 2).unwrap_or(0).clamp(DELAYS_US.0, DELAYS_US.1));
+        let held = story.steps.iter().filter_map(|step| story.processes.get(step.process));
+        let names: BTreeSet<_> = held.map(|process| &process.processor).collect();
         let plan = Plan {
             seed: 0,
-            processors: PROCESSORS,
-            options: options(&story.settings),
+            processors: names.len().clamp(2, MOST_PROCESSORS),
+            options: Options { delay_us: delay.unwrap_or(DELAYS_US.0), ..options(&story.settings) },
             calls: vec![],
             faults: vec![],
             chores: vec![],
@@ -82,7 +88,7 @@ impl Rebuilt {
         if end.first_delivered_at - end.stored_at > LATE_US {
             let outage_ms = self.at_ms(end.first_delivered_at);
             let killed = |processor| Fault { when: Trigger::AtMs(0), what: Action::Kill { processor, outage_ms } };
-            self.plan.faults.extend((0..PROCESSORS).map(killed));
+            self.plan.faults.extend((0..self.plan.processors).map(killed));
         }
     }
 
@@ -363,27 +369,31 @@ impl Ending {
 impl Story {
     /// The names of the effects, by the places of the steps that ask for them.
     pub(super) fn names(&self) -> Vec<Option<Name>> {
-        let mut done: BTreeMap<Kind, (u32, u32)> = BTreeMap::new();
-        let names = self.steps.iter().map(|step| match step.what {
-            What::Asked { kind, .. } => {
-                let (done, tries) = done.entry(kind).or_default();
-                *tries += 1;
-                Some((kind, *done, *tries))
-            }
-            What::Heartbeat => {
-                let (_, beats) = done.entry(Kind::Heartbeat).or_default();
-                *beats += 1;
-                Some((Kind::Heartbeat, 0, *beats))
-            }
-            What::Reported { came: Came::Failed(_), .. }
-            | What::Delivered { .. }
-            | What::Exhausted
-            | What::Outgrown
-            | What::Drained => None,
-            What::Reported { kind, came: Came::Counted(_) | Came::Loaded(_) | Came::Done, .. } => {
-                let (done, tries) = done.entry(kind).or_default();
-                (*done, *tries) = (*done + 1, 0);
-                None
+        let jobs: BTreeMap<_, usize> = self.jobs().into_iter().zip(0..).collect();
+        let mut done: BTreeMap<(usize, Kind), (u32, u32)> = BTreeMap::new();
+        let names = self.steps.iter().map(|step| {
+            let job = *jobs.get(&(step.process, step.job))?;
+            match step.what {
+                What::Asked { kind, .. } => {
+                    let (done, tries) = done.entry((job, kind)).or_default();
+                    *tries += 1;
+                    Some((job, kind, *done, *tries))
+                }
+                What::Heartbeat => {
+                    let (_, beats) = done.entry((job, Kind::Heartbeat)).or_default();
+                    *beats += 1;
+                    Some((job, Kind::Heartbeat, 0, *beats))
+                }
+                What::Reported { kind, came: Came::Counted(_) | Came::Loaded(_) | Came::Done, .. } => {
+                    let (done, tries) = done.entry((job, kind)).or_default();
+                    (*done, *tries) = (*done + 1, 0);
+                    None
+                }
+                What::Reported { came: Came::Failed(_), .. }
+                | What::Delivered { .. }
+                | What::Exhausted
+                | What::Outgrown
+                | What::Drained => None,
             }
         });
         names.collect()

@@ -1,6 +1,9 @@
 //! What a trace tells of one session.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use transcript_core::{
     Acknowledgement, Delivery, Effect, FailureKind, Input, Output, Report, Settings, Time, WallTime,
@@ -131,15 +134,44 @@ impl Story {
         self.steps.get(..reported)?.iter().rposition(|step| step.is_of_the_job_of(report) && asks(step))
     }
 
-    /// The step before one, of the same job.
+    /// The step before one, of the same job; heartbeats are none.
     pub(super) fn before(&self, place: usize) -> Option<usize> {
         let step = self.steps.get(place)?;
-        self.steps.get(..place)?.iter().rposition(|before| before.is_of_the_job_of(step))
+        let is_before = |before: &Step| before.is_of_the_job_of(step) && !matches!(before.what, What::Heartbeat);
+        self.steps.get(..place)?.iter().rposition(is_before)
     }
 
-    /// What succeeded, in its order, each by its place.
-    pub(super) fn successes(&self) -> Vec<(usize, Kind, Came)> {
-        let steps = self.steps.iter().enumerate();
+    /// How long an answer takes that is given at once, in microseconds: the median of those that tell it.
+    pub(super) fn round_trip(&self) -> Option<i64> {
+        let mut all: Vec<i64> = vec![];
+        for (place, step) in self.steps.iter().enumerate() {
+            // A save is more than one command.
+            let tells = matches!(
+                step.what,
+                What::Reported { kind: Kind::Count | Kind::Load | Kind::Publish | Kind::Mark, came, .. }
+                    if !matches!(came, Came::Failed(_))
+            );
+            all.extend(self.asked(place).filter(|_| tells).map(|asked| step.at - asked.at));
+        }
+        all.sort_unstable();
+        all.get(all.len() / 2).copied()
+    }
+
+    /// The jobs, in the order of their beginnings.
+    pub(super) fn jobs(&self) -> Vec<(usize, JobId)> {
+        let (mut jobs, mut known) = (vec![], BTreeSet::new());
+        for step in &self.steps {
+            let job = (step.process, step.job);
+            if known.insert(job) {
+                jobs.push(job);
+            }
+        }
+        jobs
+    }
+
+    /// What succeeded in a job, in its order, each by its place.
+    pub(super) fn successes(&self, (process, job): (usize, JobId)) -> Vec<(usize, Kind, Came)> {
+        let steps = self.steps.iter().enumerate().filter(|(_, step)| (step.process, step.job) == (process, job));
         let successes = steps.filter_map(|(place, step)| match step.what {
             What::Reported { kind, came: came @ (Came::Counted(_) | Came::Loaded(_) | Came::Done), .. } => {
                 Some((place, kind, came))
@@ -171,7 +203,7 @@ impl Story {
     /// Whether somebody else got a message of a process after it had it.
     fn was_taken_over(&self, process: usize) -> bool {
         let had = |step: &&Step| step.process == process && matches!(step.what, What::Delivered { .. });
-        let Some(last) = self.steps.iter().filter(had).next_back() else { return false };
+        let Some(last) = self.steps.iter().rfind(had) else { return false };
         let What::Delivered { message: of, .. } = last.what else { return false };
         self.steps.iter().any(|step| {
             step.at > last.at
@@ -183,9 +215,9 @@ impl Story {
     /// Whether a process came to a sudden end with the session in its hands.
     pub(super) fn was_killed(&self, process: usize) -> bool {
         let Some(Process { killed, drained, left_out, .. }) = self.processes.get(process) else { return false };
-        let last = self.steps.iter().rev().find(|step| step.process == process && step.what.is_of_the_job());
-        let over = last
-            .is_some_and(|step| matches!(step.what, What::Reported { kind: Kind::Acknowledge, came: Came::Done, .. }));
+        let last = self.steps.iter().rfind(|step| step.process == process && !matches!(step.what, What::Drained));
+        let Some(last) = last else { return false };
+        let over = matches!(last.what, What::Reported { kind: Kind::Acknowledge, came: Came::Done, .. });
         !over && !drained && !left_out && (*killed || self.was_taken_over(process))
     }
 }
@@ -193,12 +225,6 @@ impl Story {
 impl Step {
     fn is_of_the_job_of(&self, other: &Self) -> bool {
         (self.process, self.job) == (other.process, other.job)
-    }
-}
-
-impl What {
-    fn is_of_the_job(&self) -> bool {
-        !matches!(self, Self::Drained)
     }
 }
 
