@@ -21,7 +21,7 @@ use transcript_sim::{
 
 use self::{
     progress::{Progress, Stopwatch},
-    report::Report,
+    report::{Kept, Report},
 };
 
 /// Tries the transcript processor in simulated worlds: every crash, in virtual time.
@@ -228,8 +228,10 @@ fn bugs(cli: &Cli, args: &BugsArgs) -> io::Result<ExitCode> {
     let mut all = vec![];
     for bug in Bug::ALL {
         let hunted = explore::hunt(bug, args.searches);
+        let kept = hunted.shrunk.as_ref().map(|shrunk| Kept::new(&cli.out, &format!("bugs-{bug:?}"), &shrunk.plan));
+        let kept = kept.transpose()?;
         if !cli.json {
-            report::hunted(&hunted)?;
+            report::hunted(&hunted, kept.as_ref())?;
         }
         all.push(hunted);
     }

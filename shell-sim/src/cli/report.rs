@@ -68,20 +68,20 @@ impl Report<'_> {
     fn tell(&self, failure: &Failure) -> io::Result<Value> {
         let seed = failure.plan.seed;
         let (plan, violation) = shrink(&failure.plan, &failure.violation);
-        let trace = plan.run(Recording::On).trace.unwrap_or_default();
-        let (plan_file, trace_file) = self.keep(&plan, &trace, seed)?;
+        let kept = Kept::new(&self.cli.out, &format!("{}-{seed}", self.command), &plan)?;
         let feature = if plan.bug.is_some() { " --features planted-bugs" } else { "" };
-        let repeat = format!("cargo run --release -p transcript-sim{feature} -- run --plan {}", plan_file.display());
+        let repeat = format!("cargo run --release -p transcript-sim{feature} -- run --plan {}", kept.plan.display());
         if !self.cli.json {
             let mut out = io::stdout().lock();
             writeln!(out, "BROKEN: {} (seed {seed})", violation.property)?;
             writeln!(out, "  {}\ndrawn: {:?}", violation.what, failure.plan.options)?;
             writeln!(out, "the shrunk plan:\n{plan}")?;
-            let lines: Vec<&str> = trace.lines().collect();
-            writeln!(out, "the end of the trace (the whole: {}):", trace_file.display())?;
+            let lines: Vec<&str> = kept.told.lines().collect();
+            writeln!(out, "the end of what happened (the whole: {}):", kept.text.display())?;
             for text in lines.iter().skip(lines.len().saturating_sub(TAIL)) {
                 writeln!(out, "  {text}")?;
             }
+            writeln!(out, "its trace: {}", kept.trace.display())?;
             writeln!(out, "repeat with: {repeat}")?;
         }
         Ok(json!({
@@ -90,30 +90,42 @@ impl Report<'_> {
             "what": violation.what,
             "options": failure.plan.options,
             "plan": plan,
-            "planFile": plan_file,
-            "traceFile": trace_file,
+            "planFile": kept.plan,
+            "textFile": kept.text,
+            "traceFile": kept.trace,
             "repeat": repeat,
         }))
     }
+}
 
-    fn keep(&self, plan: &Plan, trace: &str, seed: u64) -> io::Result<(PathBuf, PathBuf)> {
-        let plan_file = keep_plan(&self.cli.out, &format!("{}-{seed}", self.command), plan)?;
-        let trace_file = self.cli.out.join(format!("{}-{seed}.trace.txt", self.command));
-        std::fs::write(&trace_file, trace)?;
-        Ok((plan_file, trace_file))
+/// The files that a plan leaves which breaks a promise, and what happened in it.
+pub(super) struct Kept {
+    /// The plan.
+    pub(super) plan: PathBuf,
+    /// What happened, a line for each thing.
+    pub(super) text: PathBuf,
+    /// What every core was told and said, in the format in which production records.
+    pub(super) trace: PathBuf,
+    told: String,
+}
+
+impl Kept {
+    /// Runs the plan once more and keeps everything about it in a directory, in files that begin with `name`.
+    pub(super) fn new(out: &Path, name: &str, plan: &Plan) -> io::Result<Self> {
+        std::fs::create_dir_all(out)?;
+        let (outcome, trace) = plan.record(Recording::On);
+        let file = |end: &str| out.join(format!("{name}.{end}"));
+        let told = outcome.trace.unwrap_or_default();
+        let kept = Self { plan: file("plan.json"), text: file("trace.txt"), trace: file("trace.jsonl"), told };
+        std::fs::write(&kept.plan, serde_json::to_string_pretty(plan).map_err(io::Error::other)?)?;
+        std::fs::write(&kept.text, &kept.told)?;
+        std::fs::write(&kept.trace, trace)?;
+        Ok(kept)
     }
 }
 
-/// Keeps a plan in a file of a directory, and gives the file.
-pub(super) fn keep_plan(out: &Path, name: &str, plan: &Plan) -> io::Result<PathBuf> {
-    std::fs::create_dir_all(out)?;
-    let file = out.join(format!("{name}.plan.json"));
-    std::fs::write(&file, serde_json::to_string_pretty(plan).map_err(io::Error::other)?)?;
-    Ok(file)
-}
-
 /// One planted bug: in how many seeds, by which promise, with which plan.
-pub(super) fn hunted(hunted: &Hunted) -> io::Result<()> {
+pub(super) fn hunted(hunted: &Hunted, kept: Option<&Kept>) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let seeds: Vec<String> = hunted.seeds.iter().map(ToString::to_string).collect();
     match &hunted.shrunk {
@@ -125,7 +137,10 @@ pub(super) fn hunted(hunted: &Hunted) -> io::Result<()> {
             for text in plan.to_string().lines() {
                 writeln!(out, "  {text}")?;
             }
-            Ok(())
+            match kept {
+                Some(kept) => writeln!(out, "  {}", kept.plan.display()),
+                None => Ok(()),
+            }
         }
     }
 }

@@ -18,7 +18,10 @@ use transcript_trace::{
     replay::{Problem, replay as replay_trace},
 };
 
-use super::{Cli, RunArgs, report};
+use super::{
+    Cli, RunArgs,
+    report::{self, Kept},
+};
 
 #[derive(Debug, Args)]
 pub(super) struct ReplayArgs {
@@ -70,11 +73,11 @@ pub(super) fn crash_everywhere(cli: &Cli, args: &CrashArgs) -> io::Result<ExitCo
     let lines = Reader::new(open(path)?);
     let found = crashes::everywhere(lines, wanted.as_ref()).map_err(|error| named(path, &error))?;
     tell(cli, &found.to_string(), || json!({ "command": "crash-everywhere", "report": found }))?;
-    for crash in found.broken() {
+    for (crash, number) in found.broken().zip(1..) {
         let Some(plan) = &crash.plan else { continue };
-        let kept = report::keep_plan(&cli.out, &format!("crash-{}-{}", crash.part, crash.entry), plan)?;
+        let kept = Kept::new(&cli.out, &format!("crash-{}-{}-{number}", crash.part, crash.entry), plan)?;
         if !cli.json {
-            report::line(&format!("{}: {}", kept.display(), crash.killed))?;
+            report::line(&format!("{}: {}", kept.plan.display(), crash.killed))?;
         }
     }
     Ok(if found.is_kept() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// The most points that are tried; of more, those in the middle are left out.
-pub const MOST_POINTS: usize = 4_000;
+pub const MOST_POINTS: usize = 1_000;
 /// The shortest wait that is a point of its own, in microseconds.
 const SHORTEST_WAIT_US: i64 = 10_000;
 
