@@ -342,6 +342,36 @@ fn a_process_that_was_killed_is_killed_again() {
 }
 
 #[test]
+fn a_freeze_and_a_rollout_of_the_trace_happen_again() {
+    let of = |what| {
+        let plan = Plan {
+            seed: 0,
+            processors: 2,
+            options: Options::quick(),
+            calls: vec![Call::short("c", "s", 1_000)],
+            faults: vec![Fault { when: Trigger::AtMs(2_000), what }],
+            chores: vec![],
+            heals_at_ms: None,
+            bug: None,
+        };
+        let trace = plan.record(Recording::Off).1;
+        let report = everywhere(Reader::new(trace.as_slice()), None).expect("one session");
+        assert!(report.is_kept() && report.otherwise.is_empty(), "{report}");
+        assert_eq!(report.rebuilt.deliveries, 2);
+        report.plan.faults
+    };
+    // Its last word before was at the delivery; the next heartbeat is late by the freeze.
+    let [Fault { when: Trigger::AtMs(at), what: Action::Freeze { processor: 0, span_ms } }] =
+        of(Action::Freeze { processor: 0, span_ms: 20_000 })[..]
+    else {
+        panic!("not the freeze")
+    };
+    assert!((1_000..=2_000).contains(&at) && (21_900..=22_100).contains(&(at + span_ms)), "{at} {span_ms}");
+    let rollout = Action::Rollout { processor: 0, outage_ms: 1_000 };
+    assert_eq!(of(rollout.clone()), [Fault { when: Trigger::AtMs(2_000), what: rollout }]);
+}
+
+#[test]
 fn planted_bugs_are_found() {
     let trace = two_calls();
     let with = |bug| everywhere_with(Reader::new(trace.as_slice()), Some(&wanted("s")), Some(bug)).expect("a session");
