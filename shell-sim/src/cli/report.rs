@@ -11,6 +11,10 @@ use transcript_sim::{
     Plan, Recording,
     explore::{Failure, Found, Hunted, shrink},
 };
+use transcript_trace::{
+    Reader,
+    timeline::{Selection, Timeline},
+};
 
 use super::{Cli, progress::Stopwatch};
 
@@ -82,6 +86,7 @@ impl Report<'_> {
                 writeln!(out, "  {text}")?;
             }
             writeln!(out, "its trace: {}", kept.trace.display())?;
+            writeln!(out, "look at it: {}", kept.timeline.display())?;
             writeln!(out, "repeat with: {repeat}")?;
         }
         Ok(json!({
@@ -93,6 +98,7 @@ impl Report<'_> {
             "planFile": kept.plan,
             "textFile": kept.text,
             "traceFile": kept.trace,
+            "timelineFile": kept.timeline,
             "repeat": repeat,
         }))
     }
@@ -106,6 +112,8 @@ pub(super) struct Kept {
     pub(super) text: PathBuf,
     /// What every core was told and said, in the format in which production records.
     pub(super) trace: PathBuf,
+    /// The same as a picture.
+    pub(super) timeline: PathBuf,
     told: String,
 }
 
@@ -116,10 +124,19 @@ impl Kept {
         let (outcome, trace) = plan.record(Recording::On);
         let file = |end: &str| out.join(format!("{name}.{end}"));
         let told = outcome.trace.unwrap_or_default();
-        let kept = Self { plan: file("plan.json"), text: file("trace.txt"), trace: file("trace.jsonl"), told };
+        let timeline =
+            Timeline::read(Reader::new(trace.as_slice()), &Selection::default()).map_err(io::Error::other)?;
+        let kept = Self {
+            plan: file("plan.json"),
+            text: file("trace.txt"),
+            trace: file("trace.jsonl"),
+            timeline: file("plan.html"),
+            told,
+        };
         std::fs::write(&kept.plan, serde_json::to_string_pretty(plan).map_err(io::Error::other)?)?;
         std::fs::write(&kept.text, &kept.told)?;
         std::fs::write(&kept.trace, trace)?;
+        std::fs::write(&kept.timeline, timeline.html())?;
         Ok(kept)
     }
 }
@@ -138,7 +155,7 @@ pub(super) fn hunted(hunted: &Hunted, kept: Option<&Kept>) -> io::Result<()> {
                 writeln!(out, "  {text}")?;
             }
             match kept {
-                Some(kept) => writeln!(out, "  {}", kept.plan.display()),
+                Some(kept) => writeln!(out, "  {}, {}", kept.plan.display(), kept.timeline.display()),
                 None => Ok(()),
             }
         }

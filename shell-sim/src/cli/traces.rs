@@ -77,7 +77,8 @@ pub(super) fn crash_everywhere(cli: &Cli, args: &CrashArgs) -> io::Result<ExitCo
         let Some(plan) = &crash.plan else { continue };
         let kept = Kept::new(&cli.out, &format!("crash-{}-{}-{number}", crash.part, crash.entry), plan)?;
         if !cli.json {
-            report::line(&format!("{}: {}", kept.plan.display(), crash.killed))?;
+            let (plan, page) = (kept.plan.display(), kept.timeline.display());
+            report::line(&format!("{plan}, {page}: killed {}", crash.killed))?;
         }
     }
     Ok(if found.is_kept() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
