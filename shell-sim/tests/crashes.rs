@@ -436,6 +436,52 @@ fn the_table_is_narrow_whatever_the_ids() {
     }
 }
 
+/// Whatever was drawn to go wrong, the call that is made of the trace keeps every promise, killed once more.
+#[test]
+fn traces_of_drawn_worlds_are_rebuilt() {
+    let (mut reached, mut never, mut sessions) = (0, 0, 0);
+    for seed in 0..12 {
+        let plan = Plan::of_seed(seed);
+        let trace = plan.record(Recording::Off).1;
+        for call in &plan.calls {
+            let only = Wanted { session_id: call.session.clone(), conversation_id: Some(call.conversation.clone()) };
+            let report = match everywhere(Reader::new(trace.as_slice()), Some(&only)) {
+                Ok(report) => report,
+                Err(Unfit::Nothing { .. }) => continue,
+                Err(other) => panic!("seed {seed}: {other}"),
+            };
+            assert!(report.is_kept(), "seed {seed}: {report}");
+            sessions += 1;
+            let came = report.crashes.iter().filter(|crash| crash.came.is_some()).count();
+            reached += came;
+            never += report.crashes.len() - came;
+        }
+    }
+    assert!(sessions > 15 && reached > 4 * never, "{sessions} sessions, {reached} points, {never} not reached");
+}
+
+#[test]
+fn absurd_numbers_of_a_trace_are_bounded() {
+    let mut production = Production::new(&settings());
+    let payload = br#"{"conversationId":"c","sessionId":"s","publishedSegments":9007199254740991}"#;
+    production.end(7, "s", 5_000, 5_003);
+    for input in production.due.values_mut() {
+        if let Input::Delivered(delivery) = input {
+            (delivery.payload, delivery.stored_at) = (Payload(payload.to_vec()), WallTime::from_millis(i64::MAX));
+        }
+    }
+    let mut trace = production.run();
+    let until = trace.windows(7).position(|part| part == b"\"count\"").expect("it is counted");
+    trace.truncate(until);
+    let report = everywhere(Reader::new(trace.as_slice()), None).expect("one session");
+    assert_eq!(report.plan.calls[0].segments.len() as u64, crashes::MOST_SEGMENTS);
+    assert!(report.otherwise.iter().any(|what| what.starts_with("9007199254740991 segments are more")), "{report}");
+
+    let zero = String::from_utf8(two_calls()).expect("text").replace("\"ackWait\":6000000", "\"ackWait\":900");
+    let unfit = everywhere(Reader::new(zero.as_bytes()), Some(&wanted("s"))).expect_err("less than a millisecond");
+    assert!(matches!(unfit, Unfit::Settings(_)), "{unfit}");
+}
+
 #[test]
 fn a_trace_without_the_call_says_so() {
     let trace = two_calls();

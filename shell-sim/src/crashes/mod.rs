@@ -13,7 +13,7 @@ use std::{collections::BTreeMap, fmt};
 
 use serde::Serialize;
 use thiserror::Error;
-use transcript_core::ids::Session;
+use transcript_core::{SettingsError, ids::Session};
 use transcript_trace::{Line, ReadError, cut::Wanted};
 
 use self::{
@@ -28,6 +28,8 @@ use crate::{
 
 /// The most points that are tried; of more, those in the middle are left out.
 pub const MOST_POINTS: usize = 1_000;
+/// The most segments of a rebuilt call.
+pub const MOST_SEGMENTS: u64 = 20_000;
 /// The shortest wait that is a point of its own, in microseconds.
 const SHORTEST_WAIT_US: i64 = 10_000;
 
@@ -54,6 +56,9 @@ pub enum Unfit {
         /// The second one.
         other: Box<Session>,
     },
+    /// It was recorded with settings that no core of the simulator can have: there they are whole milliseconds.
+    #[error("the settings of the trace cannot be had in the simulator")]
+    Settings(#[from] SettingsError),
     /// Its end was never handed over to a process of the trace.
     #[error("the trace has no delivery of the end of session {:?}", .session.session_id)]
     NoEnd {
@@ -159,7 +164,7 @@ pub fn everywhere_with(
     wanted: Option<&Wanted>,
     bug: Option<Bug>,
 ) -> Result<Report, Unfit> {
-    let Rebuilt { plan, story, mut otherwise, .. } = Rebuilt::new(Story::read(lines, wanted)?);
+    let Rebuilt { plan, story, mut otherwise, .. } = Rebuilt::new(Story::read(lines, wanted)?)?;
     otherwise.extend(difference(&story, &rebuild::play(&plan, &story)));
     otherwise.dedup();
     let plan = Plan { bug, ..plan };
@@ -199,7 +204,8 @@ fn points(story: &Story, own: &Story) -> Vec<Point> {
             let Step { part, entry, at, .. } = *step;
             points.push(Point { part, entry, at, killed, kill });
         };
-        let wait = before.and_then(|before| story.steps.get(before)).map_or(0, |before| step.at - before.at);
+        let wait =
+            before.and_then(|before| story.steps.get(before)).map_or(0, |before| step.at.saturating_sub(before.at));
         if wait >= SHORTEST_WAIT_US {
             let kill = there.and_then(|there| half_way(own, there));
             point(format!("in the wait of {} before {label}", Seconds(wait)), kill);
@@ -267,7 +273,7 @@ fn labels(story: &Story) -> Vec<String> {
 /// Runs the plan with a kill at a point.
 fn crash(plan: &Plan, point: Point, first: i64) -> Crash {
     let Point { part, entry, at, killed, kill } = point;
-    let mut crash = Crash { part, entry, at_us: at - first, killed, came: None, plan: None };
+    let mut crash = Crash { part, entry, at_us: at.saturating_sub(first), killed, came: None, plan: None };
     let Some((processor, when)) = kill else { return crash };
     let mut plan = plan.clone();
     let number = plan.faults.len();

@@ -8,10 +8,13 @@ use std::{
     time::Duration,
 };
 
-use transcript_core::{FailureKind, Settings};
+use transcript_core::{FailureKind, Settings, SettingsError};
 use transcript_trace::Reader;
 
-use super::story::{Came, Step, Story, What, server};
+use super::{
+    MOST_SEGMENTS,
+    story::{Came, Step, Story, What, server},
+};
 use crate::{
     plan::{
         Action, Call, Chore, End, EndPayload, Fault, Kind, Moment, Options, Plan, SegmentSaved, Server, Task, Trigger,
@@ -20,8 +23,8 @@ use crate::{
     world::Recording,
 };
 
-/// How long before its first end the call's world begins, in milliseconds.
-const LEAD_MS: u64 = 1_000;
+/// How long before its first end the call's world begins, in microseconds.
+const LEAD_US: i64 = 1_000_000;
 /// From how late a first delivery on nobody was there to take it, in microseconds.
 const LATE_US: i64 = 50_000;
 /// How long a killed processor is gone of which nothing more is known, in milliseconds.
@@ -49,17 +52,21 @@ pub(super) struct Rebuilt {
 }
 
 impl Rebuilt {
-    pub(super) fn new(story: Story) -> Self {
+    pub(super) fn new(story: Story) -> Result<Self, SettingsError> {
+        story.settings.check()?;
+        let options = options(&story.settings);
+        options.core().check()?;
         let starts = story.ends.values().map(|end| end.stored_at.min(end.first_delivered_at));
         let first = starts.min().unwrap_or(0);
-        let origin = first - first.rem_euclid(1_000) - i64::try_from(LEAD_MS).unwrap_or(0) * 1_000;
+        let origin = first.saturating_sub(LEAD_US);
+        let origin = origin.saturating_sub(origin.rem_euclid(1_000));
         let delay = story.round_trip().map(|trip| u64::try_from(trip / 2).unwrap_or(0).clamp(DELAYS_US.0, DELAYS_US.1));
         let held = story.steps.iter().filter_map(|step| story.processes.get(step.process));
         let names: BTreeSet<_> = held.map(|process| &process.processor).collect();
         let plan = Plan {
             seed: 0,
             processors: names.len().clamp(2, MOST_PROCESSORS),
-            options: Options { delay_us: delay.unwrap_or(DELAYS_US.0), ..options(&story.settings) },
+            options: Options { delay_us: delay.unwrap_or(DELAYS_US.0), ..options },
             calls: vec![],
             faults: vec![],
             chores: vec![],
@@ -75,17 +82,17 @@ impl Rebuilt {
         rebuilt.redrive();
         rebuilt.end_processes();
         rebuilt.store_just_in_time(&arrivals);
-        rebuilt
+        Ok(rebuilt)
     }
 
     fn at_ms(&self, at: i64) -> u64 {
-        u64::try_from((at - self.origin) / 1_000).unwrap_or(0)
+        u64::try_from(at.saturating_sub(self.origin) / 1_000).unwrap_or(0)
     }
 
     /// Where an end waited for its first delivery, nobody was there until then.
     fn begin_late(&mut self) {
         let Some(end) = self.story.ends.values().min_by_key(|end| end.first_delivered_at) else { return };
-        if end.first_delivered_at - end.stored_at > LATE_US {
+        if end.first_delivered_at.saturating_sub(end.stored_at) > LATE_US {
             let outage_ms = self.at_ms(end.first_delivered_at);
             let killed = |processor| Fault { when: Trigger::AtMs(0), what: Action::Kill { processor, outage_ms } };
             self.plan.faults.extend((0..self.plan.processors).map(killed));
@@ -112,6 +119,9 @@ impl Rebuilt {
         let loaded = story.segments.len() as u64;
         let announced = story.ends.values().map(|end| end.published_segments).max().unwrap_or(0);
         let all = if arrivals.is_empty() { announced } else { known.max(loaded) };
+        if all > MOST_SEGMENTS {
+            self.otherwise.push(format!("{all} segments are more than the {MOST_SEGMENTS} that are rebuilt"));
+        }
         if all > known {
             match arrivals.last_mut() {
                 Some(last) => last.segments += all - known,
@@ -126,12 +136,13 @@ impl Rebuilt {
         let story = &self.story;
         let mut times = vec![];
         for (number, arrival) in arrivals.iter().enumerate() {
+            let room = MOST_SEGMENTS.saturating_sub(times.len() as u64);
             let at = match (arrival.between, own.and_then(|own| own.get(number))) {
                 (None, _) => 0,
                 (Some(_), Some(at)) => *at,
-                (Some((from, to)), None) => self.at_ms(from + (to - from) / 2),
+                (Some((from, to)), None) => self.at_ms(from + to.saturating_sub(from) / 2),
             };
-            times.extend((0..arrival.segments).map(|_| at));
+            times.extend((0..arrival.segments.min(room)).map(|_| at));
         }
         let mut known: Vec<_> = story.segments.values().collect();
         known.sort_by_key(|segment| (segment.index.unwrap_or(i64::MAX), &segment.id));
@@ -256,7 +267,7 @@ impl Rebuilt {
             let before = last.insert(key, step);
             let Some(before) = before else { continue };
             let quiet = matches!(before.what, What::Asked { word: "nak", .. });
-            if with_heart.contains(&key) && !quiet && step.at - before.at > ack_wait {
+            if with_heart.contains(&key) && !quiet && step.at.saturating_sub(before.at) > ack_wait {
                 freezes.push((before.at, step.process, Ending::Frozen { until: step.at }));
             }
         }

@@ -151,7 +151,7 @@ impl Story {
                 What::Reported { kind: Kind::Count | Kind::Load | Kind::Publish | Kind::Mark, came, .. }
                     if !matches!(came, Came::Failed(_))
             );
-            all.extend(self.asked(place).filter(|_| tells).map(|asked| step.at - asked.at));
+            all.extend(self.asked(place).filter(|_| tells).map(|asked| step.at.saturating_sub(asked.at)));
         }
         all.sort_unstable();
         all.get(all.len() / 2).copied()
