@@ -241,8 +241,9 @@ impl World {
     }
 }
 
-/// The words of three letters or more.
+/// The words of three letters or more; what JSON escapes are no letters.
 pub fn words(text: &str) -> BTreeSet<String> {
+    let text = ["\\n", "\\r", "\\t"].iter().fold(text.to_owned(), |text, escape| text.replace(escape, " "));
     let words = text
         .split(|c: char| !c.is_alphanumeric())
         .filter(|word| word.chars().filter(|c| c.is_alphabetic()).count() >= 3);
