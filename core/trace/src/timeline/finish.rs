@@ -162,7 +162,7 @@ fn left_out(all: u64, drawn: u64, bands: u64) -> Vec<String> {
     if all > drawn {
         let (calls, rest) = (grouped(all), grouped(all - drawn));
         said.push(format!(
-            "{calls} calls, {rest} of them not drawn; drawn are those to which most has happened, then the earliest"
+            "{calls} calls, {rest} of them not drawn; drawn are those to which most has happened, and a few of the ordinary ones"
         ));
     }
     if bands > 0 {

@@ -94,7 +94,8 @@ pub(super) fn said(timeline: &Timeline, step: &Step) -> String {
 
 /// A step in one sentence.
 pub(super) fn sentence(timeline: &Timeline, step: &Step) -> String {
-    let call = step.call.and_then(|call| Some((call + 1, timeline.calls.get(call)?)));
+    let call =
+        step.call.filter(|_| timeline.calls.len() > 1).and_then(|call| Some((call + 1, timeline.calls.get(call)?)));
     let of = call.map_or(String::new(), |(number, call)| format!(" (call #{number}, {})", call.name));
     format!("{}, {}: {}{of}", when(timeline, step), who(timeline, step.from, step.to), step.text)
 }

@@ -311,3 +311,22 @@ pub(super) fn many(calls: u64) -> Vec<u8> {
     play.sleep(seconds(60));
     play.trace()
 }
+
+/// Two processors that die one after the other, often, while the store comes and goes.
+pub(super) fn restarts() -> Vec<u8> {
+    let mut play = Play::new("processor-7d9f6c5b8-x2k4q");
+    play.world().segments = 4;
+    play.world().unanswered = Some("save");
+    for attempt in 1..5 {
+        play.world().store_away_until = (attempt == 3).then_some(Time::from_micros(9_000_000));
+        play.deliver(7, attempt, ("c", "s")).sleep(seconds(5));
+        if attempt == 2 {
+            play.freeze(seconds(8)).lost(3);
+        }
+        let name = ["processor-7d9f6c5b8-x2k4q", "b"][usize::try_from(attempt % 2).expect("it is small")];
+        play = play.killed(name, seconds(6));
+    }
+    play.world().unanswered = None;
+    play.deliver(7, 5, ("c", "s")).sleep(seconds(30)).handle(Input::Drain);
+    play.trace()
+}
