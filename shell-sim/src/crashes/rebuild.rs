@@ -33,6 +33,8 @@ pub(super) const GONE_MS: u64 = 600_000;
 const MOST_PROCESSORS: usize = 8;
 /// The shortest and the longest delay of a message, in microseconds.
 const DELAYS_US: (u64, u64) = (150, 100_000);
+/// What failed within this time was refused by somebody, in microseconds.
+const AT_ONCE_US: i64 = 1_000_000;
 /// How long a server that comes back takes to serve, in milliseconds: its election.
 const ELECTION_MS: u64 = 500;
 
@@ -196,7 +198,7 @@ impl Rebuilt {
     /// A server was away from before the first failure of a row until before the next success.
     fn break_servers(&mut self) {
         for away in [Server::Broker, Server::Store] {
-            let mut since: Option<(i64, FailureKind)> = None;
+            let mut since: Option<(i64, Refusal)> = None;
             for (place, step) in self.story.steps.iter().enumerate() {
                 let What::Reported { kind, came, .. } = step.what else { continue };
                 if server(kind) != away {
@@ -205,28 +207,30 @@ impl Rebuilt {
                 let asked = self.story.asked(place).map_or(step.at, |asked| asked.at);
                 if let Came::Failed(why) = came {
                     if why != FailureKind::Rejected {
-                        since.get_or_insert((asked, why));
+                        let after = step.at.saturating_sub(asked);
+                        since.get_or_insert((asked, if after < AT_ONCE_US { Refusal::AtOnce } else { Refusal::Late }));
                     } else if kind != Kind::Save {
                         self.otherwise.push(format!("{kind:?} is refused in the trace, and here it is not"));
                     }
-                } else if let Some((from, why)) = since.take() {
-                    let fault = self.outage(away, why, from, asked);
+                } else if let Some((from, refusal)) = since.take() {
+                    let fault = self.outage(away, refusal, from, asked);
                     self.plan.faults.push(fault);
                 }
             }
-            if let (Some((from, why)), Some(last)) = (since, self.story.steps.last()) {
-                let fault = self.outage(away, why, from, last.at);
+            if let (Some((from, refusal)), Some(last)) = (since, self.story.steps.last()) {
+                let fault = self.outage(away, refusal, from, last.at);
                 self.plan.faults.push(fault);
             }
         }
     }
 
-    fn outage(&self, away: Server, why: FailureKind, from: i64, to: i64) -> Fault {
+    /// A MongoDB without a primary refuses at once, as often as it is asked; one that is gone is waited for.
+    fn outage(&self, away: Server, refusal: Refusal, from: i64, to: i64) -> Fault {
         let (from, to) = (self.at_ms(from).saturating_sub(1), self.at_ms(to).saturating_sub(1));
         let span_ms = to.saturating_sub(from).max(1);
-        let what = match (away, why) {
-            (Server::Store, FailureKind::Busy | FailureKind::Denied) => Action::StepDown { span_ms },
-            (Server::Store, FailureKind::Unreachable | FailureKind::TimedOut | FailureKind::Rejected) => {
+        let what = match (away, refusal) {
+            (Server::Store, Refusal::AtOnce) => Action::StepDown { span_ms },
+            (Server::Store, Refusal::Late) => {
                 Action::StopServer { server: Server::Store, outage_ms: span_ms.saturating_sub(ELECTION_MS) }
             }
             (Server::Broker, _) => Action::StopServer { server: Server::Broker, outage_ms: span_ms },
@@ -358,6 +362,13 @@ pub(super) fn play(plan: &Plan, story: &Story) -> Story {
 struct Arrival {
     segments: u64,
     between: Option<(i64, i64)>,
+}
+
+/// How the first effect of a row of failures failed.
+#[derive(Debug, Clone, Copy)]
+enum Refusal {
+    AtOnce,
+    Late,
 }
 
 #[derive(Debug, Clone, Copy)]
