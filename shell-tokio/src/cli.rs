@@ -22,6 +22,7 @@ const LOGGING: &str = "Logging";
 const STREAM: &str = "Stream and consumer";
 const JOBS: &str = "Jobs";
 const ANNOUNCE: &str = "Announcements";
+const RECORD: &str = "Traces";
 
 /// Turns the transcript of every ended call into one summary and one notification.
 ///
@@ -276,6 +277,9 @@ pub struct RunArgs {
     /// What is announced, and how often.
     #[command(flatten)]
     pub announce: AnnounceSettings,
+    /// What is recorded, and where.
+    #[command(flatten)]
+    pub record: RecordArgs,
     /// Name of this processor in dead letters and logs; the machine's name and the process's number if not given
     #[arg(
         long, env = "TRANSCRIPT_NAME", value_name = "NAME", help_heading = JOBS,
@@ -300,6 +304,12 @@ impl RunArgs {
                 "--retry-base {} is more than --retry-cap {}: the first pause cannot be longer than the longest",
                 humantime::format_duration(base),
                 humantime::format_duration(cap)
+            ));
+        }
+        let (size, keep) = (self.record.max_size, self.record.keep);
+        if keep < size {
+            return Err(format!(
+                "--record-keep {keep} is less than --record-max-size {size}: a single trace would be more than may be kept"
             ));
         }
         Ok(())
@@ -403,6 +413,38 @@ pub struct AnnounceSettings {
         value_parser = parse::duration("1s", "365d")
     )]
     pub revise_within: Duration,
+}
+
+/// What is recorded, and where.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+#[command(next_help_heading = RECORD)]
+pub struct RecordArgs {
+    /// Write a trace of everything that is decided into this directory, without a word of the calls; `replay`, `trace` and
+    /// `timeline` read it
+    #[arg(id = "record", long, env = "TRANSCRIPT_RECORD", value_name = "DIR")]
+    pub directory: Option<PathBuf>,
+    /// Keep the words of the calls in the trace
+    #[arg(id = "record-content", long, env = "TRANSCRIPT_RECORD_CONTENT", value_parser = BoolishValueParser::new())]
+    pub content: bool,
+    /// Begin another file when a trace's is larger, 1MiB to 1TiB
+    #[arg(
+        id = "record-max-size", long, env = "TRANSCRIPT_RECORD_MAX_SIZE", value_name = "SIZE", default_value = "64MiB",
+        value_parser = parse::size
+    )]
+    pub max_size: ByteSize,
+    /// Begin another file when a trace's is older, 1s to 365d
+    #[arg(
+        id = "record-max-age", long, env = "TRANSCRIPT_RECORD_MAX_AGE", value_name = "DURATION", default_value = "1h",
+        value_parser = parse::duration("1s", "365d")
+    )]
+    pub max_age: Duration,
+    /// What all traces in the directory may take together, 1MiB to 1TiB: those that were written to longest ago are removed,
+    /// whichever processor wrote them, unless one still does
+    #[arg(
+        id = "record-keep", long, env = "TRANSCRIPT_RECORD_KEEP", value_name = "SIZE", default_value = "1GiB",
+        value_parser = parse::size
+    )]
+    pub keep: ByteSize,
 }
 
 /// The settings of `play`.

@@ -15,6 +15,7 @@ pub mod history;
 pub mod logging;
 pub mod play;
 pub mod publishing;
+pub mod record;
 pub mod run;
 pub mod secret;
 pub mod setup;
