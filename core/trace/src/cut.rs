@@ -1,1 +1,247 @@
+//! Cuts the trace of one session out of that of a run.
 
+use std::{
+    collections::BTreeSet,
+    io::{self, Write},
+};
+
+use thiserror::Error;
+use transcript_core::{
+    Input, Processor, SettingsError, Time,
+    event::SessionEnded,
+    ids::{JobId, Session},
+};
+
+use crate::{
+    format::{Entry, Header, LeftOut, Line, Note, Said},
+    read::ReadError,
+    record::Recorder,
+};
+
+/// The session to be cut out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// Its id.
+    pub session_id: String,
+    /// Its conversation; `None` where the session's id says enough.
+    pub conversation_id: Option<String>,
+}
+
+/// What was cut out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cut {
+    /// Parts that concern the session.
+    pub parts: u64,
+    /// Its jobs.
+    pub jobs: u64,
+    /// How often its core, alone with this session, went another way than the one that it was recorded from. The trace says
+    /// where.
+    pub astray: u64,
+}
+
+/// Why nothing was cut out, or not all.
+#[derive(Debug, Error)]
+pub enum CutError {
+    /// The trace cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The cut cannot be written.
+    #[error("cannot write")]
+    Write(#[from] io::Error),
+    /// The trace holds settings that no core can have.
+    #[error("the settings of a trace cannot work")]
+    Settings(#[from] SettingsError),
+}
+
+/// Writes what concerns one session into `to`: a trace that replays, with the numbers of the jobs as they were.
+///
+/// Other sessions leave no mark in it but that time passed. A last line that is cut off is passed over.
+///
+/// # Errors
+///
+/// Reading, and writing.
+pub fn cut<W: Write>(
+    lines: impl Iterator<Item = Result<Line, ReadError>>,
+    wanted: &Wanted,
+    to: W,
+) -> Result<Cut, CutError> {
+    let mut cutting = Cutting { wanted, cut: Cut::default(), to: Some(to), recorder: None, part: None };
+    for line in lines {
+        match line {
+            Ok(Line::Header(header)) => cutting.header(*header),
+            Ok(Line::Entry(entry)) => cutting.entry(*entry)?,
+            Err(ReadError::CutOff { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    cutting.finish()
+}
+
+struct Cutting<'a, W> {
+    wanted: &'a Wanted,
+    cut: Cut,
+    /// Until the first part concerns the session.
+    to: Option<W>,
+    /// From then on.
+    recorder: Option<Recorder<W>>,
+    part: Option<Part>,
+}
+
+struct Part {
+    header: Header,
+    session: Option<Session>,
+    jobs: BTreeSet<JobId>,
+    /// The session's messages.
+    messages: BTreeSet<u64>,
+    /// Whether it is being written.
+    begun: bool,
+    drained_at: Option<Time>,
+    at: Time,
+}
+
+impl Wanted {
+    fn is(&self, session: &Session) -> bool {
+        *session.session_id == *self.session_id
+            && self.conversation_id.as_ref().is_none_or(|wanted| *session.conversation_id == **wanted)
+    }
+}
+
+impl<W: Write> Cutting<'_, W> {
+    fn header(&mut self, header: Header) {
+        let goes_on = |part: &Part| {
+            header.continues.is_some()
+                && part.header.processor == header.processor
+                && part.header.started_at == header.started_at
+        };
+        if !self.part.as_ref().is_some_and(goes_on) {
+            let (jobs, messages) = (BTreeSet::new(), BTreeSet::new());
+            self.part =
+                Some(Part { header, session: None, jobs, messages, begun: false, drained_at: None, at: Time::ZERO });
+        }
+    }
+
+    fn entry(&mut self, entry: Entry) -> Result<(), CutError> {
+        // The reader gives no entry before a header.
+        let Some(part) = &mut self.part else { return Ok(()) };
+        let at = entry.at.unwrap_or(part.at);
+        part.at = at;
+        match entry.said {
+            Said::In(input) => {
+                let session = part.begins(self.wanted, entry.job, &input);
+                if let Some(session) = session {
+                    self.cut.jobs += u64::from(entry.job.is_some_and(|job| part.jobs.insert(job)));
+                    self.begin(Some(session))?;
+                    self.record(at, entry.job, input)
+                } else if self.concerns(&input) {
+                    self.record(at, entry.job, input)
+                } else {
+                    self.pass(at)
+                }
+            }
+            Said::LeftOut(left_out) => self.left_out(at, left_out),
+            Said::Note(note) => self.note(at, note),
+            Said::Out(_) => Ok(()),
+        }
+    }
+
+    /// Begins the part, unless it has begun.
+    fn begin(&mut self, session: Option<Session>) -> Result<(), CutError> {
+        let Some(part) = self.part.as_mut().filter(|part| !part.begun) else { return Ok(()) };
+        part.begun = true;
+        part.session.clone_from(&session);
+        self.cut.parts += 1;
+        let header = Header { session, continues: None, ..part.header.clone() };
+        let core = Processor::new(header.settings.clone())?;
+        self.recorder = match (self.recorder.take(), self.to.take()) {
+            (Some(before), _) => {
+                self.cut.astray += before.astray();
+                Some(before.begin(header, core)?)
+            }
+            (None, Some(to)) => Some(Recorder::new(to, header, core)?),
+            (None, None) => None,
+        };
+        match part.drained_at {
+            Some(at) => self.record(at, None, Input::Drain),
+            None => Ok(()),
+        }
+    }
+
+    fn concerns(&mut self, input: &Input) -> bool {
+        let Some(part) = &mut self.part else { return false };
+        match input {
+            Input::Reported { effect, .. } => part.jobs.contains(&effect.job),
+            Input::Drain => {
+                part.drained_at = Some(part.at);
+                part.begun
+            }
+            Input::Delivered(_) | Input::Exhausted(_) | Input::Outgrown(_) | Input::Woken => false,
+        }
+    }
+
+    /// Time has passed, which is told only where it makes a difference.
+    fn pass(&mut self, at: Time) -> Result<(), CutError> {
+        let wake_up = self.recorder.as_ref().and_then(Recorder::wake_up);
+        if wake_up.is_some_and(|wake_up| wake_up.at <= at) && self.part.as_ref().is_some_and(|part| part.begun) {
+            self.record(at, None, Input::Woken)?;
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, at: Time, job: Option<JobId>, input: Input) -> Result<(), CutError> {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.record(at, job, input)?;
+        }
+        Ok(())
+    }
+
+    fn left_out(&mut self, at: Time, left_out: LeftOut) -> Result<(), CutError> {
+        let Some(part) = &self.part else { return Ok(()) };
+        let jobs: Vec<JobId> = left_out.jobs.iter().copied().filter(|job| part.jobs.contains(job)).collect();
+        if let (Some(recorder), false) = (&mut self.recorder, jobs.is_empty()) {
+            recorder.left_out(at, LeftOut { jobs, ..left_out })?;
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, at: Time, note: Note) -> Result<(), CutError> {
+        let Some(part) = &self.part else { return Ok(()) };
+        match &note {
+            Note::Stored { session_id, .. } if **session_id != *self.wanted.session_id => return Ok(()),
+            Note::Stored { .. } | Note::Killed | Note::Frozen { .. } | Note::Away { .. } | Note::Remark(_) => {}
+        }
+        // What an observer saw concerns everybody.
+        if part.header.processor.is_none() {
+            self.begin(None)?;
+        }
+        if let (Some(recorder), Some(Part { begun: true, .. })) = (&mut self.recorder, &self.part) {
+            recorder.note(at, note)?;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Cut, CutError> {
+        if let Some(recorder) = &mut self.recorder {
+            self.cut.astray += recorder.astray();
+            recorder.get_mut().flush()?;
+        }
+        Ok(self.cut)
+    }
+}
+
+impl Part {
+    /// The wanted session, where the input begins a job of it or is about one of its messages.
+    fn begins(&mut self, wanted: &Wanted, job: Option<JobId>, input: &Input) -> Option<Session> {
+        match input {
+            Input::Delivered(delivery) => {
+                let ended = SessionEnded::parse(&delivery.payload.0).ok().filter(|ended| wanted.is(&ended.session))?;
+                self.messages.insert(delivery.stream_sequence);
+                job.map(|_| ended.session)
+            }
+            Input::Outgrown(outgrown) => job.filter(|_| wanted.is(&outgrown.session)).map(|_| outgrown.session.clone()),
+            Input::Exhausted(exhausted) if self.messages.contains(&exhausted.stream_sequence) => {
+                job.and_then(|_| self.session.clone())
+            }
+            Input::Exhausted(_) | Input::Reported { .. } | Input::Woken | Input::Drain => None,
+        }
+    }
+}

@@ -26,6 +26,8 @@ pub enum Followed {
     Unknown,
     /// The two cores did not take it alike. These jobs go different ways from here on.
     Astray {
+        /// The job that took it here.
+        taken: Option<JobId>,
         /// What the core said.
         outputs: Vec<Output>,
         /// Those of the jobs concerned that are under way.
@@ -86,7 +88,7 @@ impl Follower {
             [job, taken, concerns].into_iter().flatten().filter(|job| self.knows(*job)).collect();
         jobs.sort_unstable();
         jobs.dedup();
-        Followed::Astray { outputs, jobs }
+        Followed::Astray { taken, outputs, jobs }
     }
 
     /// Takes note that some jobs are not told any further.

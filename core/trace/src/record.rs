@@ -62,7 +62,7 @@ impl<W: Write> Recorder<W> {
         match self.follower.follow(at, job, input.clone()) {
             Followed::Unknown => Ok(()),
             Followed::Taken(outputs) => self.write(at, job, input, outputs),
-            Followed::Astray { outputs, jobs } => {
+            Followed::Astray { outputs, jobs, .. } => {
                 self.astray += 1;
                 self.write(at, job, input, outputs)?;
                 let why = "the core that wrote this goes another way, which it cannot follow".to_owned();
