@@ -18,7 +18,9 @@ fn run_args(line: &str) -> RunArgs {
         | Command::Play(_)
         | Command::Show(_)
         | Command::DeadLetters(_)
-        | Command::Audit(_)) => panic!("{other:?}"),
+        | Command::Audit(_)
+        | Command::Replay(_)
+        | Command::Trace(_)) => panic!("{other:?}"),
     }
 }
 
@@ -154,7 +156,9 @@ fn dead_letters_are_named_by_their_places_or_all() {
         | Command::Play(_)
         | Command::Show(_)
         | Command::DeadLetters(_)
-        | Command::Audit(_)) => panic!("{other:?}"),
+        | Command::Audit(_)
+        | Command::Replay(_)
+        | Command::Trace(_)) => panic!("{other:?}"),
     };
     assert_eq!(redrive("dead-letters redrive 7 9 --json"), (vec![7, 9], false, true));
     assert_eq!(redrive("dead-letters redrive --all"), (vec![], true, false));
