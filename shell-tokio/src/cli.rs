@@ -321,9 +321,10 @@ impl RunArgs {
             ));
         }
         let (size, keep) = (self.record.max_size, self.record.keep);
-        if keep < size {
+        if keep.as_u64() / 2 < size.as_u64() {
             return Err(format!(
-                "--record-keep {keep} is less than --record-max-size {size}: a single trace would be more than may be kept"
+                "--record-keep {keep} is less than twice --record-max-size {size}: \
+                 no trace would be kept beside the one that is written; raise the one or lower the other"
             ));
         }
         Ok(())

@@ -259,7 +259,12 @@ impl Part {
                 self.nothing_more(line, entry.n)?;
                 let begins = begins(&input) && entry.job.is_some_and(|job| !self.follower.knows(job));
                 self.input = in_words(&input);
-                match self.follower.follow(at, entry.job, input) {
+                let mut followed = self.follower.follow(at, entry.job, input);
+                if self.partial && followed == Followed::Unknown {
+                    // It is about a job that began before, but time has passed for those that did not.
+                    followed = self.follower.follow(at, None, Input::Woken);
+                }
+                match followed {
                     Followed::Taken(outputs) => {
                         replayed.jobs += u64::from(begins);
                         self.said.extend(outputs);
