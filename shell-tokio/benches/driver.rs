@@ -74,7 +74,8 @@ impl Bench {
         };
         let settings = Settings { quiet_period: std::time::Duration::ZERO, ..Settings::default() };
         let processor = Processor::new(settings).expect("settings can work");
-        let driver = Driver { processor, servers, clock: Clock::start(), inputs, allowance: watch::channel(0).0 };
+        let driver =
+            Driver { processor, servers, clock: Clock::start(), inputs, allowance: watch::channel(0).0, tape: None };
         Self { driver, signals }
     }
 

@@ -22,6 +22,7 @@ const LOGGING: &str = "Logging";
 const STREAM: &str = "Stream and consumer";
 const JOBS: &str = "Jobs";
 const ANNOUNCE: &str = "Announcements";
+const RECORD: &str = "Traces";
 
 /// Turns the transcript of every ended call into one summary and one notification.
 ///
@@ -71,7 +72,13 @@ impl Cli {
         self.mongodb.uri.check().map_err(|e| format!("--mongodb-uri {}: {e}", self.mongodb.uri))?;
         match &self.command {
             Command::Run(args) => args.check(),
-            Command::Setup(_) | Command::Play(_) | Command::DeadLetters(_) | Command::Audit(_) => Ok(()),
+            Command::Replay(args) => args.check(),
+            Command::Setup(_)
+            | Command::Play(_)
+            | Command::DeadLetters(_)
+            | Command::Audit(_)
+            | Command::Trace(_) => Ok(()),
+            Command::Timeline(args) => args.drawing().map(drop),
             Command::Show(args) => args.session().map(drop).map_err(|e| e.to_string()),
         }
     }
@@ -101,6 +108,23 @@ pub enum Command {
     /// summary counts, and the dead letters that nobody took care of. Exit code 0 where there are none of these, 1 where
     /// there are or where that could not be found out. It can be run at any time, beside running processors.
     Audit(AuditArgs),
+    /// Feed recorded traces to the state machine again, and compare what it says; connects to no server
+    ///
+    /// Exit code 0 where it says the same, 1 where it does not: the first difference is printed with what led to it, 2 where a
+    /// trace cannot be read. A last line that is cut off, as a killed process leaves one, is only warned of.
+    ///
+    /// With --crash-everywhere it tells what would have happened to one call, had its processor been killed at any point of
+    /// the trace: exit code 1 where a promise would have been broken.
+    Replay(ReplayArgs),
+    /// Say what is in recorded traces, cut the trace of one call out, or count; connects to no server
+    ///
+    /// Without an option it lists the files. Exit code 1 where there is no such call, 2 where a trace cannot be read.
+    Trace(TraceArgs),
+    /// Draw recorded traces: who said what to whom, and when; connects to no server
+    ///
+    /// Of a whole run the calls are drawn to which most has happened, and the drawing says what it left out. Exit code 1
+    /// where there is no such call, 2 where a trace cannot be read.
+    Timeline(TimelineArgs),
 }
 
 /// Where NATS is, and how to be let in.
@@ -276,6 +300,9 @@ pub struct RunArgs {
     /// What is announced, and how often.
     #[command(flatten)]
     pub announce: AnnounceSettings,
+    /// What is recorded, and where.
+    #[command(flatten)]
+    pub record: RecordArgs,
     /// Name of this processor in dead letters and logs; the machine's name and the process's number if not given
     #[arg(
         long, env = "TRANSCRIPT_NAME", value_name = "NAME", help_heading = JOBS,
@@ -300,6 +327,13 @@ impl RunArgs {
                 "--retry-base {} is more than --retry-cap {}: the first pause cannot be longer than the longest",
                 humantime::format_duration(base),
                 humantime::format_duration(cap)
+            ));
+        }
+        let (size, keep) = (self.record.max_size, self.record.keep);
+        if keep.as_u64() / 2 < size.as_u64() {
+            return Err(format!(
+                "--record-keep {keep} is less than twice --record-max-size {size}: \
+                 no trace would be kept beside the one that is written; raise the one or lower the other"
             ));
         }
         Ok(())
@@ -403,6 +437,38 @@ pub struct AnnounceSettings {
         value_parser = parse::duration("1s", "365d")
     )]
     pub revise_within: Duration,
+}
+
+/// What is recorded, and where.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+#[command(next_help_heading = RECORD)]
+pub struct RecordArgs {
+    /// Write a trace of everything that is decided into this directory, without a word of the calls; `replay`, `trace` and
+    /// `timeline` read it
+    #[arg(id = "record", long, env = "TRANSCRIPT_RECORD", value_name = "DIR")]
+    pub directory: Option<PathBuf>,
+    /// Keep the words of the calls in the trace
+    #[arg(id = "record-content", long, env = "TRANSCRIPT_RECORD_CONTENT", value_parser = BoolishValueParser::new())]
+    pub content: bool,
+    /// Begin another file when a trace's is larger, 1MiB to 1TiB
+    #[arg(
+        id = "record-max-size", long, env = "TRANSCRIPT_RECORD_MAX_SIZE", value_name = "SIZE", default_value = "64MiB",
+        value_parser = parse::size
+    )]
+    pub max_size: ByteSize,
+    /// Begin another file when a trace's is older, 1s to 365d
+    #[arg(
+        id = "record-max-age", long, env = "TRANSCRIPT_RECORD_MAX_AGE", value_name = "DURATION", default_value = "1h",
+        value_parser = parse::duration("1s", "365d")
+    )]
+    pub max_age: Duration,
+    /// What all traces in the directory may take together, 1MiB to 1TiB: those that were written to longest ago are removed,
+    /// whichever processor wrote them, unless one still does
+    #[arg(
+        id = "record-keep", long, env = "TRANSCRIPT_RECORD_KEEP", value_name = "SIZE", default_value = "1GiB",
+        value_parser = parse::size
+    )]
+    pub keep: ByteSize,
 }
 
 /// The settings of `play`.
@@ -529,6 +595,113 @@ pub struct AuditArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// The settings of `replay`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct ReplayArgs {
+    /// Traces.
+    #[command(flatten)]
+    pub traces: TracePaths,
+    /// Then play the call in a simulated world, once for each point of its trace with the process killed there and another
+    /// one taking over, and check every promise
+    #[arg(long)]
+    pub crash_everywhere: bool,
+    /// The call to be killed, where the trace has more than one
+    #[arg(long, value_name = "ID", requires = "crash_everywhere", value_parser = NonEmptyStringValueParser::new())]
+    pub session: Option<String>,
+    /// The conversation, where the session's id does not say enough
+    #[arg(long, value_name = "ID", requires = "session", value_parser = NonEmptyStringValueParser::new())]
+    pub conversation: Option<String>,
+}
+
+impl ReplayArgs {
+    fn check(&self) -> Result<(), String> {
+        let reads_stdin = self.traces.paths.iter().any(|path| path.as_os_str() == "-");
+        if self.crash_everywhere && reads_stdin {
+            return Err("--crash-everywhere reads its traces twice: give files, not -".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// The settings of `trace`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct TraceArgs {
+    /// Traces.
+    #[command(flatten)]
+    pub traces: TracePaths,
+    /// Cut out what concerns this session: a trace that replays
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
+    pub session: Option<String>,
+    /// Only where it is a session of this conversation
+    #[arg(long, value_name = "ID", requires = "session", value_parser = NonEmptyStringValueParser::new())]
+    pub conversation: Option<String>,
+    /// Where the cut goes, instead of stdout
+    #[arg(short, long, value_name = "FILE", requires = "session")]
+    pub output: Option<PathBuf>,
+    /// Show distributions: settle rounds, late segments, attempts, the time of each phase, and how jobs ended
+    #[arg(long, conflicts_with = "session")]
+    pub stats: bool,
+}
+
+/// The settings of `timeline`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct TimelineArgs {
+    /// Traces.
+    #[command(flatten)]
+    pub traces: TracePaths,
+    /// Only this session
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
+    pub session: Option<String>,
+    /// Only where it is a session of this conversation
+    #[arg(long, value_name = "ID", requires = "session", value_parser = NonEmptyStringValueParser::new())]
+    pub conversation: Option<String>,
+    /// Where the drawing goes; its ending says what it is: .html (a page that needs no network), .svg, .mmd (Mermaid), .txt
+    #[arg(short, long, value_name = "FILE", required_unless_present = "mermaid")]
+    pub output: Option<PathBuf>,
+    /// Write a Mermaid diagram to stdout, for a chat
+    #[arg(long, conflicts_with = "output")]
+    pub mermaid: bool,
+}
+
+/// What a timeline is drawn as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drawing {
+    /// A page.
+    Html,
+    /// A drawing.
+    Svg,
+    /// Mermaid's text.
+    Mermaid,
+    /// Sentences.
+    Text,
+}
+
+impl TimelineArgs {
+    /// What is asked for.
+    ///
+    /// # Errors
+    ///
+    /// A file whose name does not end in one of the known ways.
+    pub fn drawing(&self) -> Result<Drawing, String> {
+        let Some(path) = &self.output else { return Ok(Drawing::Mermaid) };
+        match path.extension().and_then(|ending| ending.to_str()) {
+            Some("html" | "htm") => Ok(Drawing::Html),
+            Some("svg") => Ok(Drawing::Svg),
+            Some("mmd" | "mermaid") => Ok(Drawing::Mermaid),
+            Some("txt") => Ok(Drawing::Text),
+            Some(_) | None => Err(format!("--output {}: must end in .html, .svg, .mmd or .txt", path.display())),
+        }
+    }
+}
+
+/// Traces to be read.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct TracePaths {
+    /// Files, directories (all their *.jsonl, in the order of their names), or - for stdin
+    #[arg(id = "trace", value_name = "TRACE", required = true)]
+    pub paths: Vec<PathBuf>,
 }
 
 /// From when on.

@@ -30,6 +30,13 @@ impl Clock {
         self.started + Duration::from_micros(time.as_micros())
     }
 
+    /// The start by the machine's calendar as it is now.
+    #[must_use]
+    pub fn started_at(&self) -> WallTime {
+        let since = i64::try_from(self.started.elapsed().as_millis()).unwrap_or(i64::MAX);
+        WallTime::from_millis(self.wall().as_millis().saturating_sub(since))
+    }
+
     /// The moment by the machine's calendar.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "this is the one place")]

@@ -15,6 +15,7 @@ use transcript_core::{
 use crate::{
     broker::{Broker, Puller},
     clock::Clock,
+    record::Tape,
     store::{Load, Mark, Store},
 };
 
@@ -84,6 +85,8 @@ pub struct Driver<S> {
     pub inputs: mpsc::UnboundedReceiver<Input>,
     /// How many deliveries the core has taken and wants, all together since the start.
     pub allowance: watch::Sender<u64>,
+    /// Where what the core is told is recorded.
+    pub tape: Option<Tape>,
 }
 
 /// How a run ended.
@@ -141,7 +144,16 @@ impl<S: Servers> Driver<S> {
 
     fn handle(&mut self, input: Input) {
         log_input(&input);
-        self.processor.handle(self.clock.now(), input);
+        let now = self.clock.now();
+        let Some(tape) = &mut self.tape else {
+            self.processor.handle(now, input);
+            return;
+        };
+        let copied = tape.copy(&input);
+        let job = self.processor.handle(now, input);
+        if let Some(copied) = copied {
+            tape.put(now, job, copied);
+        }
     }
 
     /// Carries out everything that the core has to say, and gives its wake-up; `None` once it has drained.

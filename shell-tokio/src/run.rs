@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use async_nats::jetstream;
-use mongodb::Database;
+use mongodb::{Database, bson::doc};
 use thiserror::Error;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -11,13 +11,15 @@ use tokio::{
     task::JoinSet,
 };
 use transcript_core::{Processor, Settings, SettingsError, summary::Limits};
+use transcript_trace::{Content, FORMAT, Header, Servers};
 
 use crate::{
     broker::{Advisories, Broker, Puller},
-    cli::{AnnounceSettings, RunArgs, RunSettings, StreamSettings},
+    cli::{AnnounceSettings, RecordArgs, RunArgs, RunSettings, StreamSettings},
     clock::Clock,
     driver::{Deliveries, Driver, Ended, RealServers, Signal},
     history::{History, HistoryError},
+    record::{self, RecordError, Recording, Tape, Target},
     setup::{self, SetupError},
     store::{Store, outgrown::Watch},
 };
@@ -44,6 +46,9 @@ pub enum RunError {
     /// The connection to NATS is closed.
     #[error("cannot listen to JetStream's advisories")]
     Advisories(#[from] async_nats::SubscribeError),
+    /// The trace cannot be begun.
+    #[error(transparent)]
+    Record(#[from] RecordError),
     /// The process cannot listen to signals.
     #[error("cannot listen to signals")]
     Signals(#[source] std::io::Error),
@@ -99,6 +104,7 @@ pub async fn drive(
     tokio::spawn(mend(missing.clone(), jetstream, args.stream.clone()));
     let answer_timeout = args.jobs.answer_timeout;
     let name: Arc<str> = args.name.clone().unwrap_or_else(own_name).into();
+    let (tape, recording) = record(&client, database, args, &name, clock).await?.unzip();
     let mut finders = JoinSet::new();
     // Before anything is pulled: it is a pull that makes JetStream notice.
     finders.spawn(Advisories::subscribe(&client).await?.run(clock, reports.clone()));
@@ -116,9 +122,12 @@ pub async fn drive(
         )),
     };
     tracing::info!(name = &*name, jobs = ?args.jobs, announce = ?args.announce, stream = ?args.stream, "ready");
-    let ended = Driver { processor, servers, clock, inputs, allowance }.run(signals).await;
+    let ended = Driver { processor, servers, clock, inputs, allowance, tape }.run(signals).await;
     if !matches!(tokio::time::timeout(FLUSH, client.flush()).await, Ok(Ok(()))) {
         tracing::warn!("NATS did not take the last messages in time");
+    }
+    if let Some(recording) = recording {
+        recording.finish().await;
     }
     match ended {
         Ended::Drained { abandoned: 0 } => tracing::info!("drained: every job was finished or given back"),
@@ -128,6 +137,38 @@ pub async fn drive(
         Ended::Stopped => return Err(RunError::Stopped),
     }
     Ok(())
+}
+
+/// Starts to record, where that is asked for.
+async fn record(
+    client: &async_nats::Client,
+    database: &Database,
+    args: &RunArgs,
+    name: &Arc<str>,
+    clock: Clock,
+) -> Result<Option<(Tape, Recording)>, RunError> {
+    let RecordArgs { directory: Some(directory), content, max_size, max_age, keep } = args.record.clone() else {
+        return Ok(None);
+    };
+    let settings = core_settings(args);
+    let mongodb = database.run_command(doc! { "buildInfo": 1 }).await.ok();
+    let header = Header {
+        format: FORMAT,
+        program: concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION")).to_owned(),
+        servers: Servers {
+            nats: Some(client.server_info().version).filter(|version| !version.is_empty()),
+            mongodb: mongodb.and_then(|info| info.get_str("version").ok().map(str::to_owned)),
+        },
+        processor: Some(Arc::clone(name)),
+        started_at: clock.started_at(),
+        content: if content { Content::Kept } else { Content::Redacted },
+        settings: settings.clone(),
+        continues: None,
+        session: None,
+        about: None,
+    };
+    let target = Target { directory, max_size, max_age, keep };
+    Ok(Some(record::start(&target, header, Processor::new(settings)?, clock)?))
 }
 
 async fn set_up(
