@@ -73,11 +73,9 @@ impl Cli {
         match &self.command {
             Command::Run(args) => args.check(),
             Command::Replay(args) => args.check(),
-            Command::Setup(_)
-            | Command::Play(_)
-            | Command::DeadLetters(_)
-            | Command::Audit(_)
-            | Command::Trace(_) => Ok(()),
+            Command::Setup(_) | Command::Play(_) | Command::DeadLetters(_) | Command::Audit(_) | Command::Trace(_) => {
+                Ok(())
+            }
             Command::Timeline(args) => args.drawing().map(drop),
             Command::Show(args) => args.session().map(drop).map_err(|e| e.to_string()),
         }

@@ -56,6 +56,8 @@ pub struct Timeline {
     bands: Vec<Band>,
     density: Density,
     totals: Totals,
+    /// What the trace says that it shows.
+    abouts: Vec<String>,
     /// What must be known about the drawing: what it left out, and why.
     remarks: Vec<String>,
 }
