@@ -72,7 +72,12 @@ impl Cli {
         self.mongodb.uri.check().map_err(|e| format!("--mongodb-uri {}: {e}", self.mongodb.uri))?;
         match &self.command {
             Command::Run(args) => args.check(),
-            Command::Setup(_) | Command::Play(_) | Command::DeadLetters(_) | Command::Audit(_) => Ok(()),
+            Command::Setup(_)
+            | Command::Play(_)
+            | Command::DeadLetters(_)
+            | Command::Audit(_)
+            | Command::Replay(_)
+            | Command::Trace(_) => Ok(()),
             Command::Show(args) => args.session().map(drop).map_err(|e| e.to_string()),
         }
     }
@@ -102,6 +107,15 @@ pub enum Command {
     /// summary counts, and the dead letters that nobody took care of. Exit code 0 where there are none of these, 1 where
     /// there are or where that could not be found out. It can be run at any time, beside running processors.
     Audit(AuditArgs),
+    /// Feed recorded traces to the state machine again, and compare what it says; connects to no server
+    ///
+    /// Exit code 0 where it says the same, 1 where it does not: the first difference is printed with what led to it, 2 where a
+    /// trace cannot be read. A last line that is cut off, as a killed process leaves one, is only warned of.
+    Replay(ReplayArgs),
+    /// Say what is in recorded traces, cut the trace of one call out, or count; connects to no server
+    ///
+    /// Without an option it lists the files. Exit code 1 where there is no such call, 2 where a trace cannot be read.
+    Trace(TraceArgs),
 }
 
 /// Where NATS is, and how to be let in.
@@ -307,9 +321,10 @@ impl RunArgs {
             ));
         }
         let (size, keep) = (self.record.max_size, self.record.keep);
-        if keep < size {
+        if keep.as_u64() / 2 < size.as_u64() {
             return Err(format!(
-                "--record-keep {keep} is less than --record-max-size {size}: a single trace would be more than may be kept"
+                "--record-keep {keep} is less than twice --record-max-size {size}: \
+                 no trace would be kept beside the one that is written; raise the one or lower the other"
             ));
         }
         Ok(())
@@ -571,6 +586,42 @@ pub struct AuditArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// The settings of `replay`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct ReplayArgs {
+    /// Traces.
+    #[command(flatten)]
+    pub traces: TracePaths,
+}
+
+/// The settings of `trace`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct TraceArgs {
+    /// Traces.
+    #[command(flatten)]
+    pub traces: TracePaths,
+    /// Cut out what concerns this session: a trace that replays
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
+    pub session: Option<String>,
+    /// Only where it is a session of this conversation
+    #[arg(long, value_name = "ID", requires = "session", value_parser = NonEmptyStringValueParser::new())]
+    pub conversation: Option<String>,
+    /// Where the cut goes, instead of stdout
+    #[arg(short, long, value_name = "FILE", requires = "session")]
+    pub output: Option<PathBuf>,
+    /// Show distributions: settle rounds, late segments, attempts, the time of each phase, and how jobs ended
+    #[arg(long, conflicts_with = "session")]
+    pub stats: bool,
+}
+
+/// Traces to be read.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct TracePaths {
+    /// Files, directories (all their *.jsonl, in the order of their names), or - for stdin
+    #[arg(id = "trace", value_name = "TRACE", required = true)]
+    pub paths: Vec<PathBuf>,
 }
 
 /// From when on.

@@ -15,7 +15,7 @@ use transcript_processor::{
     clock::Clock,
     connect::{connect_mongodb, connect_nats},
     dead_letters::{self, Outcome, Whole},
-    logging, play, run, setup, show,
+    logging, play, run, setup, show, traces,
 };
 
 /// How long ending the connections to MongoDB may take.
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         Err(e) if is_broken_pipe(e.as_ref()) => ExitCode::SUCCESS,
         Err(e) => {
             report(&format!("error: {}", with_causes(e.as_ref())));
-            ExitCode::from(FAILED)
+            ExitCode::from(if e.is::<traces::Unreadable>() { USAGE } else { FAILED })
         }
     }
 }
@@ -53,6 +53,9 @@ fn main() -> ExitCode {
 fn start(cli: &Cli) -> Result<Finding, Box<dyn Error>> {
     logging::init(&cli.log)?;
     logging::log_panics();
+    if let Some(done) = read_traces(&cli.command) {
+        return done;
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let done = runtime.block_on(command(cli));
     // The process ends here. Tasks of the MongoDB driver that still wait for a server would panic if the runtime ended first.
@@ -63,7 +66,7 @@ fn start(cli: &Cli) -> Result<Finding, Box<dyn Error>> {
 async fn command(cli: &Cli) -> Result<Finding, Box<dyn Error>> {
     let nats = async {
         match &cli.command {
-            Command::Show(_) => Ok(None),
+            Command::Show(_) | Command::Replay(_) | Command::Trace(_) => Ok(None),
             Command::Run(_) | Command::Setup(_) | Command::Play(_) | Command::DeadLetters(_) | Command::Audit(_) => {
                 connect_nats(&cli.nats, cli.connect_timeout).await.map(Some)
             }
@@ -100,8 +103,31 @@ async fn perform(cli: &Cli, nats: Option<Client>, database: &Database) -> Result
         Command::Show(args) => show_summary(database, args).await?,
         Command::DeadLetters(args) => return dead_letters(&js, database, &args.command).await,
         Command::Audit(args) => return audit(&js, database, args).await,
+        Command::Replay(_) | Command::Trace(_) => {}
     }
     Ok(Finding::Good)
+}
+
+/// Does what needs no server; `None` where the command is another one.
+fn read_traces(command: &Command) -> Option<Result<Finding, Box<dyn Error>>> {
+    let warn = |warning: &str| report(&format!("warning: {warning}"));
+    let done = match command {
+        Command::Replay(args) => traces::replay(args, &warn),
+        Command::Trace(args) => traces::trace(args, &warn),
+        Command::Run(_)
+        | Command::Setup(_)
+        | Command::Play(_)
+        | Command::Show(_)
+        | Command::DeadLetters(_)
+        | Command::Audit(_) => return None,
+    };
+    Some(done.and_then(|answer| {
+        // A cut that went to stdout is all that there is to be.
+        if !answer.text.is_empty() {
+            print(&answer.text)?;
+        }
+        Ok(if answer.is_good { Finding::Good } else { Finding::Bad })
+    }))
 }
 
 async fn set_up(js: &jetstream::Context, database: &Database, settings: &StreamSettings) -> Result<(), Box<dyn Error>> {

@@ -145,3 +145,6 @@ fn write_down(mut writer: Writer<Directory>, played: &Played, clock: Clock) {
 fn pause(span: Duration) {
     thread::sleep(span);
 }
+
+#[cfg(test)]
+mod tests;

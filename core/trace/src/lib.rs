@@ -51,6 +51,7 @@ mod read;
 mod record;
 mod redact;
 pub mod replay;
+pub mod stats;
 
 pub use self::{
     follow::{Followed, Follower},

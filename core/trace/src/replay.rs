@@ -76,28 +76,58 @@ pub struct Difference {
     pub trace: String,
     /// What the core says.
     pub core: String,
-    /// What led to it: the job's last entries, in words.
-    pub led: Vec<String>,
+    /// What led to it: the job's last entries.
+    pub led: Vec<Led>,
     /// The file that the part goes on from, where it was not given.
     pub without: Option<String>,
 }
 
+/// An entry that led to a difference.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Led {
+    /// The line, counted from 1 over everything that was read.
+    pub line: u64,
+    /// When it was, and what.
+    pub words: String,
+}
+
+impl Difference {
+    /// The difference in words, with lines called what `place` calls them.
+    #[must_use]
+    pub fn told(&self, place: &dyn Fn(u64) -> String) -> String {
+        Told { difference: self, place }.to_string()
+    }
+}
+
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let processor = self.processor.as_deref().unwrap_or("nobody");
-        writeln!(f, "line {}: entry {} of {processor}, {} after its start:", self.line, self.n, Moment(self.at))?;
-        writeln!(f, "  told:      {}", self.input)?;
-        writeln!(f, "  the trace: {}", self.trace)?;
-        write!(f, "  the core:  {}", self.core)?;
-        if !self.led.is_empty() {
+        Told { difference: self, place: &|line| format!("line {line}") }.fmt(f)
+    }
+}
+
+struct Told<'a> {
+    difference: &'a Difference,
+    place: &'a dyn Fn(u64) -> String,
+}
+
+impl fmt::Display for Told<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { difference, place } = self;
+        let processor = difference.processor.as_deref().unwrap_or("nobody");
+        let (line, n, at) = (place(difference.line), difference.n, Moment(difference.at));
+        writeln!(f, "{line}: entry {n} of {processor}, {at} after its start:")?;
+        writeln!(f, "  told:      {}", difference.input)?;
+        writeln!(f, "  the trace: {}", difference.trace)?;
+        write!(f, "  the core:  {}", difference.core)?;
+        if !difference.led.is_empty() {
             write!(f, "\nwhat led to it:")?;
-            self.led.iter().try_for_each(|line| write!(f, "\n  {line}"))?;
+            difference.led.iter().try_for_each(|led| write!(f, "\n  {} {}", place(led.line), led.words))?;
         }
-        if let Some(without) = &self.without {
+        if let Some(without) = &difference.without {
             write!(f, "\nThe trace goes on from {without}, which was not given: that may be why.")?;
         }
-        if self.program != program() {
-            write!(f, "\nThe trace was written by {}: that program replays it.", self.program)?;
+        if difference.program != program() {
+            write!(f, "\nThe trace was written by {}: that program replays it.", difference.program)?;
         }
         Ok(())
     }
@@ -229,7 +259,12 @@ impl Part {
                 self.nothing_more(line, entry.n)?;
                 let begins = begins(&input) && entry.job.is_some_and(|job| !self.follower.knows(job));
                 self.input = in_words(&input);
-                match self.follower.follow(at, entry.job, input) {
+                let mut followed = self.follower.follow(at, entry.job, input);
+                if self.partial && followed == Followed::Unknown {
+                    // It is about a job that began before, but time has passed for those that did not.
+                    followed = self.follower.follow(at, None, Input::Woken);
+                }
+                match followed {
                     Followed::Taken(outputs) => {
                         replayed.jobs += u64::from(begins);
                         self.said.extend(outputs);
@@ -301,8 +336,8 @@ impl Part {
 
     fn difference(&self, line: u64, n: u64, trace: String, core: String, job: Option<JobId>) -> Box<Difference> {
         let concerns = |one: &&Remembered| job.is_none() || one.job == job;
-        let mut led: Vec<String> =
-            self.remembered.iter().rev().filter(concerns).take(SHOWN).map(ToString::to_string).collect();
+        let mut led: Vec<Led> =
+            self.remembered.iter().rev().filter(concerns).take(SHOWN).map(Remembered::led).collect();
         led.reverse();
         Box::new(Difference {
             line,
@@ -319,13 +354,10 @@ impl Part {
     }
 }
 
-impl fmt::Display for Remembered {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {} at {}", self.line, Moment(self.at))?;
-        if let Some(job) = self.job {
-            write!(f, ", job {job}")?;
-        }
-        write!(f, ": {}", self.words)
+impl Remembered {
+    fn led(&self) -> Led {
+        let job = self.job.map(|job| format!(", job {job}")).unwrap_or_default();
+        Led { line: self.line, words: format!("at {}{job}: {}", Moment(self.at), self.words) }
     }
 }
 

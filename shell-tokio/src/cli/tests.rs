@@ -18,7 +18,9 @@ fn run_args(line: &str) -> RunArgs {
         | Command::Play(_)
         | Command::Show(_)
         | Command::DeadLetters(_)
-        | Command::Audit(_)) => panic!("{other:?}"),
+        | Command::Audit(_)
+        | Command::Replay(_)
+        | Command::Trace(_)) => panic!("{other:?}"),
     }
 }
 
@@ -76,6 +78,9 @@ fn what_is_out_of_bounds_is_refused_with_flag_value_and_bound() {
         ("--retry-cap", "0s", "must be from 1ms to 1h"),
         ("--answer-timeout", "99ms", "must be from 100ms to 10m"),
         ("--grace", "601s", "must be from 0s to 10m"),
+        ("--record-max-size", "1KiB", "must be from 1MiB to 1TiB"),
+        ("--record-max-age", "0s", "must be from 1s to 365d"),
+        ("--record-keep", "much", "must be a size such as 64MiB"),
         ("--connect-timeout", "0s", "must be from 100ms to 1h"),
         ("--log", "a=b=c", "must be a level"),
         ("--mongodb-database", "a.b", "must have 1 to 63 bytes"),
@@ -103,6 +108,9 @@ fn settings_that_contradict_each_other_are_refused() {
     assert!(message.contains("--max-ack-pending 100 is less than --max-in-flight 101"), "{message}");
     let message = refusal("run --retry-base 2s --retry-cap 1s");
     assert!(message.contains("--retry-base 2s is more than --retry-cap 1s"), "{message}");
+    let message = refusal("run --record d --record-max-size 20MiB --record-keep 39MiB");
+    assert!(message.contains("--record-keep 39.0 MiB is less than twice --record-max-size 20.0 MiB"), "{message}");
+    assert!(read("run --record-max-size 20MiB --record-keep 40MiB").is_ok());
     let message = refusal("setup --nats-creds a --nats-nkey b");
     assert!(message.contains("--nats-creds and --nats-nkey exclude each other"), "{message}");
     let message = refusal("setup --nats-url nats://ann:x@a --nats-creds b");
@@ -154,7 +162,9 @@ fn dead_letters_are_named_by_their_places_or_all() {
         | Command::Play(_)
         | Command::Show(_)
         | Command::DeadLetters(_)
-        | Command::Audit(_)) => panic!("{other:?}"),
+        | Command::Audit(_)
+        | Command::Replay(_)
+        | Command::Trace(_)) => panic!("{other:?}"),
     };
     assert_eq!(redrive("dead-letters redrive 7 9 --json"), (vec![7, 9], false, true));
     assert_eq!(redrive("dead-letters redrive --all"), (vec![], true, false));
@@ -183,4 +193,24 @@ fn audit_reads_its_arguments() {
     let week = Some(Since::Ago(Duration::from_secs(7 * 86_400)));
     assert_eq!(audit, AuditArgs { since: week, repair: true, json: true });
     assert!(refusal("audit --since soon").contains("must be a duration such as 90m or 7d, or a moment"));
+}
+
+#[test]
+fn commands_on_traces_read_their_arguments() {
+    let Command::Trace(trace) = read("trace a - --session s --conversation c -o f").unwrap().command else {
+        panic!("not trace")
+    };
+    assert_eq!(trace.traces.paths, [PathBuf::from("a"), PathBuf::from("-")]);
+    assert_eq!((trace.session.as_deref(), trace.conversation.as_deref()), (Some("s"), Some("c")));
+    assert!(read("replay a").is_ok() && read("trace a --stats").is_ok());
+    for line in [
+        "replay",
+        "trace",
+        "trace a --session s --stats",
+        "trace a --conversation c",
+        "trace a -o f",
+        "trace a --session=",
+    ] {
+        refusal(line);
+    }
 }

@@ -58,13 +58,14 @@ pub fn file_stem(processor: &str, started_at: WallTime, pid: u32) -> String {
 /// Whether a file of this name is one of a trace that a processor recorded.
 #[must_use]
 pub fn is_trace_file(name: &str) -> bool {
-    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    let is_moment = |part: &str| {
+    let is_number: fn(&str) -> bool = |part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let is_moment: fn(&str) -> bool = |part| {
         part.len() == "20261129T224858.123Z".len() && part.ends_with('Z') && part.as_bytes().get(8) == Some(&b'T')
     };
     let Some(name) = name.strip_suffix(SUFFIX) else { return false };
     let mut parts = name.rsplitn(4, '-');
-    parts.next().is_some_and(is_number) && parts.next().is_some_and(is_number) && parts.next().is_some_and(is_moment)
+    let ends = [is_number, is_number, is_moment].iter().all(|is| parts.next().is_some_and(is));
+    ends && parts.next().is_some()
 }
 
 impl Directory {

@@ -1,0 +1,507 @@
+//! Counts what a trace tells: how long each phase of a job took, how often it was tried, how it ended.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt, mem,
+};
+
+use hdrhistogram::Histogram;
+use transcript_core::{
+    Acknowledgement, Effect, FailureKind, Input, Output, Report, Time,
+    event::SessionEnded,
+    ids::{EffectId, JobId, Session},
+};
+
+use crate::{
+    format::{Entry, Header, Line, Said},
+    read::ReadError,
+};
+
+/// How many jobs may be under way: more than a core has. Beyond it the oldest are given up, whose end a trace did not tell.
+const MOST_JOBS: usize = 1 << 17;
+/// How exactly values are kept, in digits.
+const DIGITS: u8 = 3;
+/// The quantiles that are shown.
+const QUANTILES: [(&str, f64); 3] = [("median", 0.5), ("90 %", 0.9), ("99 %", 0.99)];
+
+/// The distributions of a trace.
+#[derive(Debug, Clone, Default)]
+pub struct Stats {
+    parts: u64,
+    entries: u64,
+    jobs: u64,
+    left_out: u64,
+    distributions: BTreeMap<What, Histogram<u64>>,
+    ends: BTreeMap<End, u64>,
+}
+
+/// What is counted or timed; the phases in their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum What {
+    /// Deliveries of the message, as JetStream counts them.
+    Attempts,
+    /// Counts until the call was taken to be settled.
+    SettleRounds,
+    /// Segments that the last of those counts found and the first did not.
+    LateSegments,
+    /// Segments of the summary.
+    Segments,
+    /// Steps that failed and were tried again, or given up.
+    Failures,
+    /// Until an earlier job of the same call was done, in microseconds.
+    Waiting,
+    /// Until the call was settled, in microseconds.
+    Settling,
+    /// Until the summary was made, in microseconds; with the wait for room.
+    Loading,
+    /// Until it was stored, in microseconds.
+    Saving,
+    /// Until it was announced, in microseconds.
+    Publishing,
+    /// Until it was marked as announced, in microseconds.
+    Marking,
+    /// Until a dead letter was kept, in microseconds.
+    Burying,
+    /// Until the end was published again, in microseconds.
+    Republishing,
+    /// Until the acknowledgement was confirmed, in microseconds.
+    Acknowledging,
+    /// From the first to the last of it, in microseconds.
+    Whole,
+}
+
+/// How a job ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum End {
+    /// Acknowledged: the call is summarised and announced.
+    Acknowledged,
+    /// An outgrown summary was replaced, or found good.
+    Replaced,
+    /// Given back to JetStream (nak).
+    GivenBack,
+    /// Its end was published again.
+    Republished,
+    /// Kept as a dead letter.
+    DeadLetter,
+    /// Terminated, because its payload can never be processed.
+    Refused,
+    /// The acknowledgement was never confirmed, or a job without a delivery was given up.
+    GivenUp,
+    /// A draining processor left it to redelivery.
+    Abandoned,
+    /// The trace does not tell it any further.
+    LeftOut,
+    /// Under way where the trace ends.
+    UnderWay,
+}
+
+impl Stats {
+    /// Reads a trace to its end.
+    ///
+    /// # Errors
+    ///
+    /// What keeps it from being read; a last line that is cut off does not.
+    pub fn read(lines: impl Iterator<Item = Result<Line, ReadError>>) -> Result<Self, ReadError> {
+        let mut counting = Counting::default();
+        for line in lines {
+            match line {
+                Ok(Line::Header(header)) => counting.header(*header),
+                Ok(Line::Entry(entry)) => counting.entry(*entry),
+                Err(ReadError::CutOff { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        counting.over();
+        counting.end_all(End::UnderWay);
+        Ok(counting.stats)
+    }
+
+    /// Jobs that began.
+    #[must_use]
+    pub fn jobs(&self) -> u64 {
+        self.jobs
+    }
+
+    /// How many jobs ended so.
+    #[must_use]
+    pub fn ended(&self, end: End) -> u64 {
+        self.ends.get(&end).copied().unwrap_or(0)
+    }
+
+    /// The values of a kind, to three digits.
+    #[must_use]
+    pub fn distribution(&self, what: What) -> Option<&Histogram<u64>> {
+        self.distributions.get(&what)
+    }
+
+    fn record(&mut self, what: What, value: u64) {
+        let new = || Histogram::new(DIGITS).expect("a number of digits that it can have");
+        self.distributions.entry(what).or_insert_with(new).record(value).expect("it grows with its values");
+    }
+}
+
+impl fmt::Display for Stats {
+    /// Tables of at most 80 columns.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { parts, entries, jobs, left_out, .. } = self;
+        let many = |n: u64| if n == 1 { "" } else { "s" };
+        write!(f, "{jobs} job{}, {entries} entries, {parts} part{}", many(*jobs), many(*parts))?;
+        if *left_out > 0 {
+            write!(f, "; {left_out} input{} left out", many(*left_out))?;
+        }
+        write!(f, "\n\n{:22}{:>9}{:>9}", "", "count", "min")?;
+        QUANTILES.iter().try_for_each(|(name, _)| write!(f, "{name:>9}"))?;
+        writeln!(f, "{:>9}", "max")?;
+        for (what, values) in &self.distributions {
+            write!(f, "{:22}{:>9}{:>9}", what.name(), values.len(), what.shown(values.min()))?;
+            for (_, quantile) in QUANTILES {
+                write!(f, "{:>9}", what.shown(values.value_at_quantile(quantile)))?;
+            }
+            writeln!(f, "{:>9}", what.shown(values.max()))?;
+        }
+        write!(f, "\nended")?;
+        self.ends.iter().try_for_each(|(end, jobs)| write!(f, "\n  {:55}{jobs:>10}", end.name()))
+    }
+}
+
+impl What {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Attempts => "attempts",
+            Self::SettleRounds => "settle rounds",
+            Self::LateSegments => "late segments",
+            Self::Segments => "segments",
+            Self::Failures => "failed steps",
+            Self::Waiting => "waiting for its turn",
+            Self::Settling => "settling",
+            Self::Loading => "loading",
+            Self::Saving => "saving",
+            Self::Publishing => "publishing",
+            Self::Marking => "marking",
+            Self::Burying => "keeping dead letters",
+            Self::Republishing => "publishing again",
+            Self::Acknowledging => "acknowledging",
+            Self::Whole => "altogether",
+        }
+    }
+
+    fn is_time(self) -> bool {
+        self >= Self::Waiting
+    }
+
+    fn shown(self, value: u64) -> String {
+        if self.is_time() { span(value) } else { value.to_string() }
+    }
+}
+
+impl End {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Acknowledged => "acknowledged",
+            Self::Replaced => "without a delivery: replaced a summary, or had not to",
+            Self::GivenBack => "given back (nak)",
+            Self::Republished => "published again",
+            Self::DeadLetter => "kept as dead letters",
+            Self::Refused => "terminated: the payload can never be processed",
+            Self::GivenUp => "given up: left to redelivery, or without a delivery",
+            Self::Abandoned => "left to redelivery when the processor had drained",
+            Self::LeftOut => "not told to their end",
+            Self::UnderWay => "under way where the trace ends",
+        }
+    }
+}
+
+/// A span of microseconds in at most eight characters.
+fn span(micros: u64) -> String {
+    match micros {
+        0..1_000 => format!("{micros} us"),
+        1_000..10_000 => format!("{}.{:02} ms", micros / 1_000, micros % 1_000 / 10),
+        10_000..100_000 => format!("{}.{} ms", micros / 1_000, micros % 1_000 / 100),
+        100_000..1_000_000 => format!("{} ms", micros / 1_000),
+        1_000_000..10_000_000 => format!("{}.{:02} s", micros / 1_000_000, micros % 1_000_000 / 10_000),
+        10_000_000..600_000_000 => format!("{}.{} s", micros / 1_000_000, micros % 1_000_000 / 100_000),
+        _ => format!("{} min", micros / 60_000_000),
+    }
+}
+
+/// A trace that is being counted.
+#[derive(Debug, Default)]
+struct Counting {
+    stats: Stats,
+    header: Option<Header>,
+    /// The last entry's number.
+    last: u64,
+    now: Time,
+    jobs: BTreeMap<JobId, Job>,
+    /// The jobs of each call that are at work, in their order.
+    turns: BTreeMap<Session, VecDeque<JobId>>,
+    messages: BTreeMap<u64, JobId>,
+    /// A job that is over unless it asks for something now.
+    maybe_over: Option<(JobId, End)>,
+}
+
+#[derive(Debug)]
+struct Job {
+    session: Option<Session>,
+    /// `None` for a job without a delivery.
+    stream_sequence: Option<u64>,
+    attempt: u64,
+    began: Time,
+    phase: What,
+    since: Time,
+    rounds: u64,
+    first_count: Option<u64>,
+    last_count: u64,
+    counted: Time,
+    segments: Option<u64>,
+    failures: u64,
+    /// How it ends once its acknowledgement is confirmed.
+    ends: End,
+}
+
+impl Counting {
+    fn header(&mut self, header: Header) {
+        self.over();
+        let goes_on = self.header.as_ref().is_some_and(|before| {
+            before.processor == header.processor
+                && before.started_at == header.started_at
+                && header.continues.as_ref().is_some_and(|before| before.entries == self.last)
+        });
+        if !goes_on {
+            self.end_all(End::UnderWay);
+            self.now = Time::ZERO;
+        }
+        self.last = header.continues.as_ref().map_or(0, |before| before.entries);
+        self.stats.parts += 1;
+        self.header = Some(header);
+    }
+
+    fn entry(&mut self, entry: Entry) {
+        self.last = entry.n;
+        self.stats.entries += 1;
+        if let Some(at) = entry.at {
+            // The outputs before it are there.
+            self.over();
+            self.now = at;
+        }
+        match entry.said {
+            Said::In(input) => {
+                if let Some(job) = entry.job {
+                    self.told(job, input);
+                }
+            }
+            Said::Out(Output::Perform { id, effect }) => self.asks(id, &effect),
+            Said::Out(Output::Drained) => {
+                self.over();
+                self.end_all(End::Abandoned);
+            }
+            Said::Out(Output::InProgress { .. } | Output::Wait(_)) | Said::Note(_) => {}
+            Said::LeftOut(left_out) => {
+                self.stats.left_out += left_out.inputs;
+                left_out.jobs.into_iter().for_each(|job| self.end(job, End::LeftOut));
+            }
+        }
+    }
+
+    fn told(&mut self, id: JobId, input: Input) {
+        match input {
+            Input::Delivered(delivery) => {
+                if let Some(job) = self.jobs.get_mut(&id) {
+                    job.attempt = job.attempt.max(delivery.attempt);
+                    return;
+                }
+                if let Some(before) = self.messages.get(&delivery.stream_sequence).copied() {
+                    // It waited for nothing but the confirmation of its acknowledgement, or a new job would not have begun.
+                    let given_back = self.jobs.get(&before).is_some_and(|job| job.ends == End::GivenBack);
+                    self.end(before, if given_back { End::GivenBack } else { End::GivenUp });
+                }
+                let session = SessionEnded::parse(&delivery.payload.0).ok().map(|ended| ended.session);
+                self.begin(id, session, Some(delivery.stream_sequence), delivery.attempt);
+            }
+            Input::Exhausted(exhausted) => self.begin(id, None, None, exhausted.attempts),
+            Input::Outgrown(outgrown) => self.begin(id, Some(outgrown.session), None, 0),
+            Input::Reported { report, .. } => self.reported(id, &report),
+            Input::Woken | Input::Drain => {}
+        }
+    }
+
+    fn begin(&mut self, id: JobId, session: Option<Session>, stream_sequence: Option<u64>, attempt: u64) {
+        while self.jobs.len() >= MOST_JOBS
+            && let Some((oldest, _)) = self.jobs.first_key_value()
+        {
+            self.end(*oldest, End::LeftOut);
+        }
+        self.stats.jobs += 1;
+        let job = Job {
+            session: session.clone(),
+            stream_sequence,
+            attempt,
+            began: self.now,
+            phase: What::Waiting,
+            since: self.now,
+            rounds: 0,
+            first_count: None,
+            last_count: 0,
+            counted: self.now,
+            segments: None,
+            failures: 0,
+            ends: End::Acknowledged,
+        };
+        self.jobs.insert(id, job);
+        self.messages.extend(stream_sequence.map(|sequence| (sequence, id)));
+        match session {
+            Some(session) => {
+                let turns = self.turns.entry(session.clone()).or_default();
+                turns.push_back(id);
+                self.turn(&session);
+            }
+            // It has no turn to wait for, and says at once what it wants.
+            None => self.enter(id, What::Settling, self.now),
+        }
+    }
+
+    /// The first job in turn goes on.
+    fn turn(&mut self, session: &Session) {
+        let first = self.turns.get(session).and_then(|turns| turns.front()).copied();
+        if let Some(first) = first.filter(|id| self.jobs.get(id).is_some_and(|job| job.phase == What::Waiting)) {
+            self.enter(first, What::Settling, self.now);
+        }
+    }
+
+    fn reported(&mut self, id: JobId, report: &Report) {
+        let now = self.now;
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        self.maybe_over = match report {
+            Report::Counted { segments } => {
+                job.rounds += 1;
+                job.first_count.get_or_insert(*segments);
+                (job.last_count, job.counted) = (*segments, now);
+                None
+            }
+            Report::Loaded(_) => None,
+            Report::Saved(stored) => {
+                job.segments = Some(stored.segments);
+                Some((id, End::Replaced))
+            }
+            Report::Marked => Some((id, End::Replaced)),
+            Report::Buried { .. } => {
+                job.ends = End::DeadLetter;
+                Some((id, End::DeadLetter))
+            }
+            Report::Republished { .. } => {
+                job.ends = End::Republished;
+                None
+            }
+            Report::Acknowledged => Some((id, job.ends)),
+            Report::Failed(failure) => {
+                job.failures += 1;
+                // What is refused is not tried again.
+                (failure.kind == FailureKind::Rejected).then_some((id, End::GivenUp))
+            }
+            Report::Published { .. } => None,
+        };
+    }
+
+    fn asks(&mut self, id: EffectId, effect: &Effect) {
+        self.maybe_over.take_if(|(job, _)| *job == id.job);
+        let Some(job) = self.jobs.get_mut(&id.job) else { return };
+        let mut since = self.now;
+        let phase = match effect {
+            Effect::Count { .. } => What::Settling,
+            Effect::Load { .. } => {
+                // It may have waited for room since then.
+                since = if job.phase == What::Settling { job.counted } else { since };
+                What::Loading
+            }
+            Effect::Save { .. } => What::Saving,
+            Effect::Publish { .. } => What::Publishing,
+            Effect::Mark { .. } => What::Marking,
+            Effect::Bury { .. } => What::Burying,
+            Effect::Republish { .. } => What::Republishing,
+            Effect::Acknowledge { acknowledgement, .. } => {
+                job.ends = match acknowledgement {
+                    Acknowledgement::Ack if job.ends == End::Republished => End::Republished,
+                    Acknowledgement::Ack => End::Acknowledged,
+                    Acknowledgement::Nak { .. } => End::GivenBack,
+                    Acknowledgement::Term { .. } if job.ends == End::DeadLetter => End::DeadLetter,
+                    Acknowledgement::Term { .. } => End::Refused,
+                };
+                What::Acknowledging
+            }
+        };
+        self.enter(id.job, phase, since);
+        if phase == What::Acknowledging {
+            self.pass_turn(id.job);
+        }
+    }
+
+    /// The job has been in another phase since then.
+    fn enter(&mut self, id: JobId, phase: What, since: Time) {
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.phase != phase) else { return };
+        let before = mem::replace(&mut job.phase, phase);
+        let took = since.since(mem::replace(&mut job.since, since));
+        let settled = (phase == What::Loading).then_some((job.rounds, job.first_count, job.last_count));
+        let never_counted = before == What::Settling && job.rounds == 0;
+        if job.session.is_some() && !never_counted {
+            self.stats.record(before, micros(took));
+        }
+        if let Some((rounds, Some(first), last)) = settled {
+            self.stats.record(What::SettleRounds, rounds);
+            self.stats.record(What::LateSegments, last.saturating_sub(first));
+        }
+    }
+
+    /// The job that has asked for nothing more is over.
+    fn over(&mut self) {
+        if let Some((job, end)) = self.maybe_over.take() {
+            self.end(job, end);
+        }
+    }
+
+    fn end(&mut self, id: JobId, end: End) {
+        self.pass_turn(id);
+        let Some(job) = self.jobs.remove(&id) else { return };
+        if let Some(sequence) = job.stream_sequence
+            && self.messages.get(&sequence) == Some(&id)
+        {
+            self.messages.remove(&sequence);
+        }
+        *self.stats.ends.entry(end).or_default() += 1;
+        if job.stream_sequence.is_some() {
+            self.stats.record(What::Attempts, job.attempt);
+        }
+        self.stats.record(What::Failures, job.failures);
+        if let Some(segments) = job.segments {
+            self.stats.record(What::Segments, segments);
+        }
+        match end {
+            End::LeftOut | End::UnderWay | End::Abandoned | End::GivenUp => {}
+            End::Acknowledged | End::Replaced | End::GivenBack | End::Republished | End::DeadLetter | End::Refused => {
+                self.stats.record(job.phase, micros(self.now.since(job.since)));
+                self.stats.record(What::Whole, micros(self.now.since(job.began)));
+            }
+        }
+    }
+
+    fn pass_turn(&mut self, id: JobId) {
+        let Some(session) = self.jobs.get(&id).and_then(|job| job.session.clone()) else { return };
+        let Some(turns) = self.turns.get_mut(&session) else { return };
+        turns.retain(|other| *other != id);
+        if turns.is_empty() {
+            self.turns.remove(&session);
+        } else {
+            self.turn(&session);
+        }
+    }
+
+    fn end_all(&mut self, end: End) {
+        // A job that ends must give no other its turn.
+        self.turns.clear();
+        let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
+        jobs.into_iter().for_each(|job| self.end(job, end));
+    }
+}
+
+fn micros(span: std::time::Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,138 @@
+//! The lines of many files, one after the other.
+
+use std::{
+    collections::VecDeque,
+    fs::{self, File},
+    io::{self, BufRead, BufReader},
+    path::{Path, PathBuf},
+};
+
+use transcript_trace::{Line, ReadError, Reader};
+
+use super::Unreadable;
+
+/// How much is read at a time, in bytes.
+const BUFFER: usize = 256 << 10;
+
+/// The lines of traces. A file that ends in the middle of a line, as a kill leaves one, ends with the line before it.
+pub(super) struct Lines<'a> {
+    warn: &'a dyn Fn(&str),
+    paths: VecDeque<PathBuf>,
+    reader: Option<Reader<Box<dyn BufRead>>>,
+    /// The files that were begun, with the lines that were read before each.
+    begun: Vec<(u64, String)>,
+    read: u64,
+    /// Why a file gave no line, as long as none did.
+    nothing: Option<ReadError>,
+}
+
+/// Whether a file of a directory is one of its traces.
+pub(super) fn is_read_in_directory(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "jsonl")
+}
+
+impl<'a> Lines<'a> {
+    /// Reads these files, and those of these directories.
+    pub(super) fn open(paths: &[PathBuf], warn: &'a dyn Fn(&str)) -> Result<Self, Unreadable> {
+        let mut all = VecDeque::new();
+        for path in paths {
+            if path.is_dir() {
+                let failed = |source| Unreadable::Io { file: path.display().to_string(), source };
+                let mut files = vec![];
+                for entry in fs::read_dir(path).map_err(failed)? {
+                    let file = entry.map_err(failed)?.path();
+                    if is_read_in_directory(&file) && file.is_file() {
+                        files.push(file);
+                    }
+                }
+                if files.is_empty() {
+                    return Err(Unreadable::NoTrace(path.clone()));
+                }
+                files.sort_unstable();
+                all.extend(files);
+            } else {
+                all.push_back(path.clone());
+            }
+        }
+        Ok(Self { warn, paths: all, reader: None, begun: vec![], read: 0, nothing: None })
+    }
+
+    /// The file that is being read.
+    pub(super) fn file(&self) -> &str {
+        self.begun.last().map_or("", |(_, file)| file)
+    }
+
+    /// The file and the line of it, for a line that is counted over all files.
+    pub(super) fn place(&self, line: u64) -> String {
+        let file = self.begun.iter().rev().find(|(before, _)| *before < line);
+        file.map_or_else(|| format!("line {line}"), |(before, file)| format!("{file}:{}", line - before))
+    }
+
+    /// What went wrong, with the file in which it did.
+    pub(super) fn unreadable(&self, source: ReadError) -> Unreadable {
+        let file = self.file().to_owned();
+        match source {
+            ReadError::Io(source) => Unreadable::Io { file, source },
+            source @ (ReadError::Empty
+            | ReadError::NotATrace { .. }
+            | ReadError::Newer { .. }
+            | ReadError::CutOff { .. }
+            | ReadError::Missing { .. }
+            | ReadError::Malformed { .. }
+            | ReadError::TooLong { .. }) => Unreadable::Trace { file, source },
+        }
+    }
+
+    /// Goes on with the next file; `None` after the last.
+    fn next_file(&mut self) -> Option<io::Result<&mut Reader<Box<dyn BufRead>>>> {
+        let path = self.paths.pop_front()?;
+        let is_stdin = path.as_os_str() == "-";
+        self.begun.push((self.read, if is_stdin { "stdin".to_owned() } else { path.display().to_string() }));
+        let from: Box<dyn BufRead> = if is_stdin {
+            Box::new(BufReader::with_capacity(BUFFER, io::stdin()))
+        } else {
+            match File::open(&path) {
+                Ok(file) => Box::new(BufReader::with_capacity(BUFFER, file)),
+                Err(error) => return Some(Err(error)),
+            }
+        };
+        Some(Ok(self.reader.insert(Reader::new(from))))
+    }
+}
+
+impl Iterator for Lines<'_> {
+    type Item = Result<Line, ReadError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let reader = match &mut self.reader {
+                Some(reader) => reader,
+                None => match self.next_file() {
+                    Some(Ok(reader)) => reader,
+                    Some(Err(error)) => return Some(Err(error.into())),
+                    // Files of which not a line could be read are no trace.
+                    None => return self.nothing.take().map(Err),
+                },
+            };
+            match reader.next() {
+                Some(Ok(line)) => {
+                    self.read += 1;
+                    self.nothing = None;
+                    return Some(Ok(line));
+                }
+                Some(Err(error @ (ReadError::CutOff { .. } | ReadError::Empty))) => {
+                    self.reader = None;
+                    let was_last = self.paths.is_empty();
+                    if self.read > 0 || !was_last {
+                        (self.warn)(&format!("{}: {error}", self.file()));
+                    }
+                    if self.read == 0 {
+                        self.nothing = Some(error);
+                    }
+                }
+                None => self.reader = None,
+                Some(Err(error)) => return Some(Err(error)),
+            }
+        }
+    }
+}
