@@ -141,24 +141,24 @@ impl Studio {
     /// It does not, or cannot be read.
     pub async fn until(&self, processor: &str, what: &str, shows: impl Fn(&Shown) -> bool) -> Result<(), CrashError> {
         wait_until(format!("the trace of {processor} shows {what}"), WITHIN, || async {
-            let trace = Trace::recorded(self.directory.path()).map_err(|error| format!("{error}: {error:?}"))?;
-            let shown = Shown::of(&trace.of(processor));
+            let shown = Shown::of(&self.written()?.of(processor));
             if shows(&shown) { Ok(()) } else { Err(format!("{shown:?}; logs:\n{}", self.logs())) }
         })
         .await?;
         Ok(())
     }
 
-    /// Waits until nothing is left to be done.
+    /// Waits until nothing is left to be done: for the stream, and for those that work on what it handed out.
     ///
     /// # Errors
     ///
     /// That does not come.
     pub async fn until_all_is_done(&self) -> Result<(), CrashError> {
-        wait_until("nothing is pending or unacknowledged", WITHIN, || async {
+        wait_until("nothing is pending, unacknowledged or in hand", WITHIN, || async {
             let consumer = self.world.consumer().await.map_err(|error| error.to_string())?;
-            let open = (consumer.num_pending, consumer.num_ack_pending);
-            if open == (0, 0) { Ok(()) } else { Err(format!("{open:?}; logs:\n{}", self.logs())) }
+            let in_hand = self.written()?.in_hand().map_err(|error| error.to_string())?;
+            let open = (consumer.num_pending, consumer.num_ack_pending, in_hand);
+            if open == (0, 0, 0) { Ok(()) } else { Err(format!("{open:?}; logs:\n{}", self.logs())) }
         })
         .await?;
         Ok(())
@@ -209,6 +209,11 @@ impl Studio {
             Some(place) => Err(format!("the trace has {place} in it").into()),
             None => Ok(trace),
         }
+    }
+
+    /// What is written so far.
+    fn written(&self) -> Result<Trace, String> {
+        Trace::recorded(self.directory.path()).map_err(|error| format!("{error}: {error:?}"))
     }
 
     fn logs(&self) -> String {

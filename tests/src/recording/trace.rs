@@ -1,13 +1,14 @@
 //! A trace in memory, part by part.
 
 use std::{
+    collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
 };
 
 use thiserror::Error;
-use transcript_core::{Time, WallTime};
-use transcript_trace::{Entry, Header, Line, Note, ReadError, Reader, Said};
+use transcript_core::{Processor, SettingsError, Time, WallTime};
+use transcript_trace::{Entry, Follower, Header, Line, Note, ReadError, Reader, Said};
 
 /// A trace, part by part.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -122,6 +123,19 @@ impl Trace {
         Self { parts: self.parts.iter().filter(|part| part.is_of(processor)).cloned().collect() }
     }
 
+    /// How many jobs the processors that still run have in hand.
+    ///
+    /// # Errors
+    ///
+    /// A core cannot have the settings of a part.
+    pub(super) fn in_hand(&self) -> Result<usize, SettingsError> {
+        let mut last = BTreeMap::new();
+        for part in &self.parts {
+            last.insert(part.header.processor.as_deref(), part);
+        }
+        last.into_values().map(Part::in_hand).sum()
+    }
+
     /// The processor's part that was being written at this time.
     pub(super) fn part_of(&mut self, processor: &str, at: WallTime) -> Option<&mut Part> {
         let begun = |part: &&mut Part| part.is_of(processor) && part.header.started_at <= at;
@@ -132,6 +146,22 @@ impl Trace {
 impl Part {
     fn is_of(&self, processor: &str) -> bool {
         self.header.processor.as_deref() == Some(processor)
+    }
+
+    /// How many jobs its core has in hand at its end.
+    fn in_hand(&self) -> Result<usize, SettingsError> {
+        let newest = self.header.continues.as_ref().and_then(|before| before.last_job);
+        let mut follower = Follower::new(Processor::new(self.header.settings.clone())?, newest);
+        let mut now = Time::ZERO;
+        for entry in &self.entries {
+            now = entry.at.unwrap_or(now);
+            match &entry.said {
+                Said::In(input) => drop(follower.follow(now, entry.job, input.clone())),
+                Said::LeftOut(left_out) => drop(follower.leave_out(left_out)),
+                Said::Out(_) | Said::Note(_) => {}
+            }
+        }
+        Ok(follower.core().in_flight())
     }
 
     /// Puts a note where it belongs in the order of time.
