@@ -78,6 +78,7 @@ impl Cli {
             | Command::Audit(_)
             | Command::Replay(_)
             | Command::Trace(_) => Ok(()),
+            Command::Timeline(args) => args.drawing().map(drop),
             Command::Show(args) => args.session().map(drop).map_err(|e| e.to_string()),
         }
     }
@@ -116,6 +117,11 @@ pub enum Command {
     ///
     /// Without an option it lists the files. Exit code 1 where there is no such call, 2 where a trace cannot be read.
     Trace(TraceArgs),
+    /// Draw recorded traces: who said what to whom, and when; connects to no server
+    ///
+    /// Of a whole run the calls are drawn to which most has happened, and the drawing says what it left out. Exit code 1
+    /// where there is no such call, 2 where a trace cannot be read.
+    Timeline(TimelineArgs),
 }
 
 /// Where NATS is, and how to be let in.
@@ -614,6 +620,57 @@ pub struct TraceArgs {
     /// Show distributions: settle rounds, late segments, attempts, the time of each phase, and how jobs ended
     #[arg(long, conflicts_with = "session")]
     pub stats: bool,
+}
+
+/// The settings of `timeline`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct TimelineArgs {
+    /// Traces.
+    #[command(flatten)]
+    pub traces: TracePaths,
+    /// Only this session
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
+    pub session: Option<String>,
+    /// Only where it is a session of this conversation
+    #[arg(long, value_name = "ID", requires = "session", value_parser = NonEmptyStringValueParser::new())]
+    pub conversation: Option<String>,
+    /// Where the drawing goes; its ending says what it is: .html (a page that needs no network), .svg, .mmd (Mermaid), .txt
+    #[arg(short, long, value_name = "FILE", required_unless_present = "mermaid")]
+    pub output: Option<PathBuf>,
+    /// Write a Mermaid diagram to stdout, for a chat
+    #[arg(long, conflicts_with = "output")]
+    pub mermaid: bool,
+}
+
+/// What a timeline is drawn as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drawing {
+    /// A page.
+    Html,
+    /// A drawing.
+    Svg,
+    /// Mermaid's text.
+    Mermaid,
+    /// Sentences.
+    Text,
+}
+
+impl TimelineArgs {
+    /// What is asked for.
+    ///
+    /// # Errors
+    ///
+    /// A file whose name does not end in one of the known ways.
+    pub fn drawing(&self) -> Result<Drawing, String> {
+        let Some(path) = &self.output else { return Ok(Drawing::Mermaid) };
+        match path.extension().and_then(|ending| ending.to_str()) {
+            Some("html" | "htm") => Ok(Drawing::Html),
+            Some("svg") => Ok(Drawing::Svg),
+            Some("mmd" | "mermaid") => Ok(Drawing::Mermaid),
+            Some("txt") => Ok(Drawing::Text),
+            Some(_) | None => Err(format!("--output {}: must end in .html, .svg, .mmd or .txt", path.display())),
+        }
+    }
 }
 
 /// Traces to be read.

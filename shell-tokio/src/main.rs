@@ -66,7 +66,7 @@ fn start(cli: &Cli) -> Result<Finding, Box<dyn Error>> {
 async fn command(cli: &Cli) -> Result<Finding, Box<dyn Error>> {
     let nats = async {
         match &cli.command {
-            Command::Show(_) | Command::Replay(_) | Command::Trace(_) => Ok(None),
+            Command::Show(_) | Command::Replay(_) | Command::Trace(_) | Command::Timeline(_) => Ok(None),
             Command::Run(_) | Command::Setup(_) | Command::Play(_) | Command::DeadLetters(_) | Command::Audit(_) => {
                 connect_nats(&cli.nats, cli.connect_timeout).await.map(Some)
             }
@@ -103,7 +103,7 @@ async fn perform(cli: &Cli, nats: Option<Client>, database: &Database) -> Result
         Command::Show(args) => show_summary(database, args).await?,
         Command::DeadLetters(args) => return dead_letters(&js, database, &args.command).await,
         Command::Audit(args) => return audit(&js, database, args).await,
-        Command::Replay(_) | Command::Trace(_) => {}
+        Command::Replay(_) | Command::Trace(_) | Command::Timeline(_) => {}
     }
     Ok(Finding::Good)
 }
@@ -114,6 +114,7 @@ fn read_traces(command: &Command) -> Option<Result<Finding, Box<dyn Error>>> {
     let done = match command {
         Command::Replay(args) => traces::replay(args, &warn),
         Command::Trace(args) => traces::trace(args, &warn),
+        Command::Timeline(args) => traces::timeline(args, &warn),
         Command::Run(_)
         | Command::Setup(_)
         | Command::Play(_)

@@ -11,16 +11,17 @@ use std::{
 };
 
 use thiserror::Error;
-use transcript_core::Processor;
+use transcript_core::{Input, Processor, event::SessionEnded, ids::Session};
 use transcript_trace::{
-    ReadError,
+    Line, ReadError, Said,
     cut::{CutError, Wanted, cut},
-    replay::{self, Problem},
+    replay::{self, Problem, Replayed},
     stats::Stats,
+    timeline::{Selection, Timeline},
 };
 
 use self::lines::Lines;
-use crate::cli::{ReplayArgs, TraceArgs, TracePaths};
+use crate::cli::{Drawing, ReplayArgs, TimelineArgs, TraceArgs, TracePaths};
 
 /// What a command has to say.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,7 +74,8 @@ type Done = Result<Answer, Box<dyn Error>>;
 pub fn replay(args: &ReplayArgs, warn: &dyn Fn(&str)) -> Done {
     let mut lines = Lines::open(&args.traces.paths, warn)?;
     match replay::replay(&mut lines, |header| Processor::new(header.settings.clone())) {
-        Ok(replayed) => Ok(Answer { text: replayed.to_string(), is_good: true }),
+        // Where a file is cut off, there was a warning.
+        Ok(replayed) => Ok(Answer { text: Replayed { cut_off: None, ..replayed }.to_string(), is_good: true }),
         Err(Problem::Read(source)) => Err(lines.unreadable(source).into()),
         Err(Problem::Settings { line, source }) => {
             Err(Unreadable::Settings { place: lines.place(line), source }.into())
@@ -109,6 +111,74 @@ pub fn trace(args: &TraceArgs, warn: &dyn Fn(&str)) -> Done {
     }
 }
 
+/// Draws traces.
+///
+/// # Errors
+///
+/// [`Unreadable`], and writing.
+pub fn timeline(args: &TimelineArgs, warn: &dyn Fn(&str)) -> Done {
+    let mut lines = Lines::open(&args.traces.paths, warn)?;
+    let wanted = args
+        .session
+        .as_ref()
+        .map(|session| Wanted { session_id: session.clone(), conversation_id: args.conversation.clone() });
+    let mut is_there = wanted.is_none();
+    let seen = lines.by_ref().inspect(|line| {
+        if let (false, Some(wanted), Ok(Line::Entry(entry))) = (is_there, &wanted, line) {
+            is_there = is_about(&entry.said, wanted);
+        }
+    });
+    let selection = Selection {
+        session_id: args.session.clone(),
+        conversation_id: args.conversation.clone(),
+        ..Selection::default()
+    };
+    let timeline = match Timeline::read(seen, &selection) {
+        Ok(timeline) => timeline,
+        Err(source) => return Err(lines.unreadable(source).into()),
+    };
+    if let (false, Some(wanted)) = (is_there, &wanted) {
+        return Err(not_there(wanted));
+    }
+    let drawn = match args.drawing()? {
+        Drawing::Html => timeline.html(),
+        Drawing::Svg => timeline.svg(),
+        Drawing::Mermaid => timeline.mermaid(),
+        Drawing::Text => timeline.text(),
+    };
+    match &args.output {
+        Some(path) => {
+            refuse_to_overwrite(path, &args.traces)?;
+            fs::write(path, drawn).map_err(|source| format!("cannot write {}: {source}", path.display()))?;
+            Ok(Answer { text: path.display().to_string(), is_good: true })
+        }
+        None => Ok(Answer { text: drawn, is_good: true }),
+    }
+}
+
+/// Whether it begins a job of the session.
+fn is_about(said: &Said, wanted: &Wanted) -> bool {
+    let is = |session: &Session| {
+        *session.session_id == *wanted.session_id
+            && wanted.conversation_id.as_ref().is_none_or(|id| *session.conversation_id == **id)
+    };
+    match said {
+        Said::In(Input::Delivered(delivery)) => {
+            SessionEnded::parse(&delivery.payload.0).is_ok_and(|ended| is(&ended.session))
+        }
+        Said::In(Input::Outgrown(outgrown)) => is(&outgrown.session),
+        Said::In(Input::Reported { .. } | Input::Exhausted(_) | Input::Woken | Input::Drain)
+        | Said::Out(_)
+        | Said::LeftOut(_)
+        | Said::Note(_) => false,
+    }
+}
+
+fn not_there(wanted: &Wanted) -> Box<dyn Error> {
+    let of = wanted.conversation_id.as_ref().map(|id| format!(" of conversation {id:?}")).unwrap_or_default();
+    format!("no job of session {:?}{of} is in the trace", wanted.session_id).into()
+}
+
 fn cut_out(mut lines: Lines<'_>, wanted: &Wanted, args: &TraceArgs, warn: &dyn Fn(&str)) -> Done {
     let result = match &args.output {
         Some(path) => {
@@ -124,8 +194,7 @@ fn cut_out(mut lines: Lines<'_>, wanted: &Wanted, args: &TraceArgs, warn: &dyn F
         Err(error @ (CutError::Write(_) | CutError::Settings(_))) => return Err(error.into()),
     };
     if cut.jobs == 0 {
-        let of = wanted.conversation_id.as_ref().map(|id| format!(" of conversation {id:?}")).unwrap_or_default();
-        return Err(format!("no job of session {:?}{of} is in the trace", wanted.session_id).into());
+        return Err(not_there(wanted));
     }
     if cut.astray > 0 {
         warn("the session's jobs depended on other calls: the cut ends their account where they did, and says so");

@@ -52,6 +52,7 @@ mod record;
 mod redact;
 pub mod replay;
 pub mod stats;
+pub mod timeline;
 
 pub use self::{
     follow::{Followed, Follower},

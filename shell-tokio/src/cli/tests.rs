@@ -20,7 +20,8 @@ fn run_args(line: &str) -> RunArgs {
         | Command::DeadLetters(_)
         | Command::Audit(_)
         | Command::Replay(_)
-        | Command::Trace(_)) => panic!("{other:?}"),
+        | Command::Trace(_)
+        | Command::Timeline(_)) => panic!("{other:?}"),
     }
 }
 
@@ -164,7 +165,8 @@ fn dead_letters_are_named_by_their_places_or_all() {
         | Command::DeadLetters(_)
         | Command::Audit(_)
         | Command::Replay(_)
-        | Command::Trace(_)) => panic!("{other:?}"),
+        | Command::Trace(_)
+        | Command::Timeline(_)) => panic!("{other:?}"),
     };
     assert_eq!(redrive("dead-letters redrive 7 9 --json"), (vec![7, 9], false, true));
     assert_eq!(redrive("dead-letters redrive --all"), (vec![], true, false));
@@ -202,6 +204,19 @@ fn commands_on_traces_read_their_arguments() {
     };
     assert_eq!(trace.traces.paths, [PathBuf::from("a"), PathBuf::from("-")]);
     assert_eq!((trace.session.as_deref(), trace.conversation.as_deref()), (Some("s"), Some("c")));
+    for (line, drawing) in [
+        ("--mermaid", Drawing::Mermaid),
+        ("-o a.html", Drawing::Html),
+        ("-o a.b.svg", Drawing::Svg),
+        ("-o a.mmd --session s --conversation c", Drawing::Mermaid),
+        ("-o a.txt", Drawing::Text),
+    ] {
+        let Command::Timeline(timeline) = read(&format!("timeline t {line}")).unwrap().command else {
+            panic!("not timeline")
+        };
+        assert_eq!(timeline.drawing(), Ok(drawing));
+    }
+    assert!(refusal("timeline t -o a.png").contains("--output a.png: must end in .html, .svg, .mmd or .txt"));
     assert!(read("replay a").is_ok() && read("trace a --stats").is_ok());
     for line in [
         "replay",
@@ -210,6 +225,9 @@ fn commands_on_traces_read_their_arguments() {
         "trace a --conversation c",
         "trace a -o f",
         "trace a --session=",
+        "timeline a",
+        "timeline a --mermaid -o b.html",
+        "timeline a --mermaid --conversation c",
     ] {
         refusal(line);
     }

@@ -14,7 +14,8 @@ use super::Unreadable;
 /// How much is read at a time, in bytes.
 const BUFFER: usize = 256 << 10;
 
-/// The lines of traces. A file that ends in the middle of a line, as a kill leaves one, ends with the line before it.
+/// The lines of traces. A file that ends in the middle of a line, as a kill leaves one, ends with the line before it; of
+/// the last file that is told too.
 pub(super) struct Lines<'a> {
     warn: &'a dyn Fn(&str),
     paths: VecDeque<PathBuf>,
@@ -128,6 +129,8 @@ impl Iterator for Lines<'_> {
                     }
                     if self.read == 0 {
                         self.nothing = Some(error);
+                    } else if let (true, ReadError::CutOff { .. }) = (was_last, &error) {
+                        return Some(Err(error));
                     }
                 }
                 None => self.reader = None,

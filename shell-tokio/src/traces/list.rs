@@ -24,12 +24,14 @@ pub(super) fn list(lines: &mut Lines<'_>) -> Result<String, ReadError> {
     let mut text = String::new();
     let mut part: Option<Part> = None;
     while let Some(line) = lines.next() {
-        match line? {
-            Line::Header(header) => {
+        match line {
+            Err(ReadError::CutOff { .. }) => {}
+            Err(error) => return Err(error),
+            Ok(Line::Header(header)) => {
                 text.extend(part.take().map(|part| part.shown()));
                 part = Some(Part::new(lines.file().to_owned(), *header));
             }
-            Line::Entry(entry) => {
+            Ok(Line::Entry(entry)) => {
                 let Some(part) = &mut part else { continue };
                 part.entries += 1;
                 part.from = part.from.or(entry.at);
