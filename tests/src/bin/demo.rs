@@ -92,9 +92,12 @@ async fn tell(story: &Story) -> Result<Vec<String>> {
     let stage = Stage::set(story).await?;
     let outcome = play(&stage, story).await;
     // Where something went wrong there is the more to see.
-    let page = stage.draw()?;
-    story.line(format!("  all of it as a page: {}", page.display()));
-    outcome
+    let page = stage.draw();
+    if let Ok(page) = &page {
+        story.line(format!("  all of it as a page: {}", page.display()));
+    }
+    let problems = outcome?;
+    page.map(|_| problems)
 }
 
 async fn play(stage: &Stage, story: &Story) -> Result<Vec<String>> {

@@ -6,6 +6,7 @@ use std::{
     error::Error,
     fs,
     io::{self, Write},
+    path::PathBuf,
     process::ExitCode,
 };
 
@@ -23,6 +24,9 @@ struct Options {
     /// Only these, as `killed-wait` [default: all]
     #[arg(value_name = "NAME", value_parser = scenario)]
     scenarios: Vec<Scenario>,
+    /// Where they go [default: fixtures/traces]
+    #[arg(long, value_name = "DIR")]
+    into: Option<PathBuf>,
 }
 
 #[tokio::main]
@@ -45,11 +49,12 @@ async fn main() -> ExitCode {
 async fn run(options: &Options) -> Result<(), CrashError> {
     say("building the processor");
     cargo::processor(Version::Product).await?;
-    fs::create_dir_all(fixtures())?;
+    let directory = options.into.clone().unwrap_or_else(fixtures);
+    fs::create_dir_all(&directory)?;
     let scenarios = if options.scenarios.is_empty() { &Scenario::ALL[..] } else { &options.scenarios[..] };
     for scenario in scenarios {
         let text = scenario.record().await?.text()?;
-        fs::write(scenario.file(), &text)?;
+        fs::write(directory.join(scenario.file_name()), &text)?;
         say(&format!("{scenario:24} {:>6} bytes: {}", text.len(), scenario.about()));
     }
     Ok(())

@@ -23,6 +23,8 @@ use crate::{
 const WITHIN: Duration = Duration::from_secs(60);
 /// The ack wait of the studio's processors, and half a second more.
 const BEYOND_ACK_WAIT: Duration = Duration::from_secs(2);
+/// What no core sees where it is killed while it saves.
+const SAVE_LOST: &str = "the summary did not arrive at MongoDB";
 /// Late segments.
 const LATE: usize = 3;
 
@@ -70,6 +72,7 @@ pub(super) async fn lost_segment(about: &str) -> Recorded {
     studio.start("a").await?;
     let call = transcript("olive-oil")?;
     studio.store(&call.session, &call.segments[..call.segments.len() - 1]).await?;
+    studio.observer.remark("the last segment was lost on its way to MongoDB");
     studio.end(&call).await?;
     studio.until_all_is_done().await?;
     studio.close(about).await
@@ -87,7 +90,7 @@ pub(super) async fn silent_call(about: &str) -> Recorded {
 pub(super) fn remark(stop: StopPoint) -> Option<&'static str> {
     match stop {
         StopPoint::None | StopPoint::Wait | StopPoint::AfterAck => None,
-        StopPoint::BeforeStore => Some("the summary did not arrive at MongoDB"),
+        StopPoint::BeforeStore => Some(SAVE_LOST),
         StopPoint::AfterStore => Some("the notification did not arrive at NATS"),
         StopPoint::AfterNotify => Some("the notification arrived at NATS, and its answer was lost"),
         StopPoint::AfterMark => Some("the acknowledgement did not arrive at NATS"),
@@ -145,6 +148,7 @@ pub(super) async fn deliveries_used_up(about: &str) -> Recorded {
         let saves = vec!["save"; deliveries];
         studio.until("a", "a save", |shown| shown.unanswered == saves).await?;
         studio.processor("a")?.kill().await?;
+        studio.observer.remark(SAVE_LOST);
         cut(&studio);
         studio.start("a").await?;
     }
@@ -193,11 +197,13 @@ pub(super) async fn rollout(arguments: &[&str], given_back: &str, about: &str) -
     let held = studio.mongo.hold(save());
     studio.play(&small_call("saving", 4)?).await?;
     studio.until("a", "a save", |shown| shown.unanswered == ["save"]).await?;
+    studio.observer.remark("the summary is held up on its way to MongoDB");
     studio.play(&small_call("settling", 4)?).await?;
     studio.until("a", "the other call", |shown| shown.attempts.len() == 2).await?;
     let asked = studio.processor("a")?.processor().map(|process| process.ask_to_end());
     asked.ok_or("it does not run")??;
     studio.until("a", "what it gives back", |shown| shown.confirmed(given_back) == 1).await?;
+    studio.observer.remark("the summary goes on to MongoDB");
     drop(held);
     studio.start("b").await?;
     let first = studio.processor("a")?;
@@ -237,6 +243,7 @@ pub(super) async fn refused_summary(about: &str) -> Recorded {
     let mut studio = Studio::open(StoreOf::AllWorlds, Way::Straight, &[]).await?;
     let few = doc! { "segments": { "$lt": 5 } };
     studio.world.database().create_collection(SUMMARIES_COLLECTION).validator(few).await?;
+    studio.observer.remark("MongoDB was told to take no summary of five segments or more");
     studio.start("a").await?;
     studio.play(&small_call("refused", 8)?).await?;
     studio.play(&small_call("beside", 4)?).await?;

@@ -2,12 +2,14 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::OsStr,
     fs, io,
     path::{Path, PathBuf},
 };
 
 use thiserror::Error;
 use transcript_core::{Processor, SettingsError, Time, WallTime};
+use transcript_processor::record::is_trace_file;
 use transcript_trace::{Entry, Follower, Header, Line, Note, ReadError, Reader, Said};
 
 /// A trace, part by part.
@@ -68,6 +70,7 @@ impl Trace {
         let mut files = fs::read_dir(directory)
             .and_then(|entries| entries.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>())
             .map_err(failed)?;
+        files.retain(|file| file.file_name().and_then(OsStr::to_str).is_some_and(is_trace_file));
         // One processor's files are in the order of their names.
         files.sort_unstable();
         let mut whole = Self::default();
