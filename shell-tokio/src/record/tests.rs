@@ -273,6 +273,30 @@ fn files_are_rotated_by_size_and_each_replays() {
 }
 
 #[test]
+fn a_difference_is_told_by_its_file_and_line() {
+    let place = TempDir::new().unwrap();
+    let mut writer = writer(directory(place.path(), 1 << 30), 8_000);
+    let mut world = World::new();
+    for _ in 0..3 {
+        write(&mut writer, world.calls(3));
+    }
+    writer.finish(0);
+    let second = files(place.path()).swap_remove(1);
+    let trace = fs::read_to_string(&second).unwrap();
+    let line = trace.lines().position(|line| line.contains(r#""save""#)).unwrap();
+    let mut lines: Vec<String> = trace.lines().map(str::to_owned).collect();
+    lines[line] = lines[line].replace(r#""complete":true"#, r#""complete":false"#);
+    fs::write(&second, lines.join("\n") + "\n").unwrap();
+    let args = ReplayArgs { traces: TracePaths { paths: vec![place.path().to_owned()] } };
+    let answer = traces::replay(&args, &|warning| panic!("{warning}")).unwrap();
+    let at = format!("differs from what the core says, at {}:{}: entry ", second.display(), line + 1);
+    assert!(!answer.is_good && answer.text.starts_with(&at), "{}", answer.text);
+    assert!(answer.text.contains("with perform.effect.save.summary.complete false"), "{}", answer.text);
+    let led = format!("\n  {}:", second.display());
+    assert!(answer.text.split_once("what led to it:").is_some_and(|(_, rest)| rest.contains(&led)), "{}", answer.text);
+}
+
+#[test]
 fn files_are_rotated_by_age() {
     let place = TempDir::new().unwrap();
     let rotation = Rotation { max_age: Duration::from_millis(30), ..rotation(1 << 20) };

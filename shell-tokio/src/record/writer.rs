@@ -148,7 +148,7 @@ impl<P: Place> Writer<P> {
         match self.file {
             File::Failing { .. } => self.left_out += inputs,
             File::Open { .. } => {
-                tracing::warn!(inputs, "left out of the trace, because the recorder could not keep up");
+                tracing::info!(inputs, "inputs were left out of the trace: the recorder could not keep up");
                 if let Err(error) = self.recorder.lost(self.now, inputs, FULL) {
                     self.fail(&error.to_string(), self.rotation.retry);
                 }
