@@ -2,7 +2,7 @@
 //!
 //! The core decides by its inputs alone, so a trace is a whole account of a run: fed to a core again, its inputs give its
 //! outputs, byte for byte. [`Recorder`] writes traces, [`Reader`] reads them, [`replay`](replay::replay) feeds them to a
-//! core, [`cut`] takes one session out.
+//! core, [`cut`] takes one session out, [`timeline`] draws.
 //!
 //! # The format
 //!

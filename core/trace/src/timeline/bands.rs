@@ -51,6 +51,7 @@ impl Band {
     /// A few words, its length among them.
     pub(super) fn short(&self) -> String {
         match self.to.map(|to| to.since(self.from)) {
+            Some(length) if self.what == What::Killed => format!("dead for {}", span(length)),
             Some(length) if !length.is_zero() => format!("{}, {}", self.label, span(length)),
             Some(_) | None => self.label.clone(),
         }
@@ -59,8 +60,12 @@ impl Band {
     /// All of it.
     pub(super) fn full(&self) -> String {
         match self.to.map(|to| to.since(self.from)) {
+            Some(length) if self.what == What::Killed => {
+                format!("{}; its next run starts {} later", self.text, span(length))
+            }
             Some(length) if !length.is_zero() => format!("{}, for {}", self.text, span(length)),
             Some(_) => self.text.clone(),
+            None if self.what == What::Killed => format!("{}; no later run of it is in the trace", self.text),
             None => format!("{}, until the end of the trace", self.text),
         }
     }

@@ -14,6 +14,9 @@ use super::model::{CallName, JobOf, Kind, Moment, Step};
 /// How many heartbeats in a row are kept one by one, so that something between two of them can be drawn there.
 const BEATS: u32 = 64;
 
+/// How many calls are drawn to which nothing happened, where not all calls can be: to see what is usual.
+const ORDINARY: usize = 3;
+
 /// The most notes of stored segments that are kept, of all sessions together: it is not known yet whose are drawn.
 const MOST_NOTES: usize = 20_000;
 
@@ -196,9 +199,10 @@ impl Calls {
         }
     }
 
-    /// The calls to draw, as many as there are steps for, and how many steps of them are missing.
+    /// The calls to draw, as many as there are steps for, in the order of their beginnings.
     pub(super) fn finish(mut self) -> Vec<(CallName, Kept)> {
         let mut room = self.most_steps;
+        let mut ordinary = if self.seen.len() > self.most_calls { ORDINARY } else { self.most_calls };
         let mut drawn = vec![];
         for (_, name) in std::mem::take(&mut self.over) {
             let Some(mut kept) = self.kept.remove(&name) else { continue };
@@ -208,6 +212,10 @@ impl Calls {
                 kept.steps.head.extend(notes);
             }
             let steps = kept.steps.len();
+            if kept.marks.is_empty() {
+                let Some(fewer) = ordinary.checked_sub(1) else { continue };
+                ordinary = fewer;
+            }
             if steps <= room || drawn.is_empty() {
                 room = room.saturating_sub(steps);
                 drawn.push((name, kept));

@@ -18,7 +18,8 @@ const MOST_IDLE_LANES: usize = 4;
 
 /// The timeline of what was read.
 pub(super) fn timeline(reading: Reading<'_>) -> Timeline {
-    let Reading { selection, parts, calls, general, bands, density, totals, mut remarks, .. } = reading;
+    let Reading { selection, parts, calls, general, forgotten_general, bands, density, totals, mut remarks, .. } =
+        reading;
     let forgotten_bands = bands.forgotten;
     let (calls, mut steps, cut) = steps(calls.finish());
     let mut bands = bands.finish();
@@ -33,8 +34,11 @@ pub(super) fn timeline(reading: Reading<'_>) -> Timeline {
     steps.extend(general.into_iter().filter(|step| lanes.contains(&step.from) && is_near(step.at, Some(step.at))));
     steps.sort_by_key(|step| (step.at, step.order));
     let steps = fold(steps);
-    let all_bands = bands.len() as u64 + forgotten_bands;
+    let mut all_bands = bands.len() as u64 + forgotten_bands;
     bands.retain(|band| lanes.contains(&band.lane) && is_near(band.from, band.to));
+    if one_session {
+        all_bands = bands.len() as u64;
+    }
     choose_bands(&mut bands);
 
     let begins = steps.iter().map(|step| step.at).chain(bands.iter().map(|band| band.from)).min();
@@ -42,8 +46,25 @@ pub(super) fn timeline(reading: Reading<'_>) -> Timeline {
     let (begins, ends) = (begins.unwrap_or(Moment(0)), ends.unwrap_or(Moment(0)));
     let lanes = lanes.into_iter().map(|lane| lives(lane, &parts, begins, ends)).collect();
 
-    if !one_session {
-        remarks.extend(left_out(totals.calls, calls.len() as u64, all_bands - bands.len() as u64));
+    let drawn: usize = steps.iter().filter(|step| step.call.is_some()).count();
+    if let Some(rest) = totals.calls.checked_sub(calls.len() as u64).filter(|rest| *rest > 0) {
+        remarks.push(format!(
+            "{} calls of {} steps, {} of them not drawn; the {} steps drawn are of those calls to which most has happened, \
+             and of a few ordinary ones",
+            grouped(totals.calls),
+            grouped(totals.steps),
+            grouped(rest),
+            grouped(drawn as u64),
+        ));
+    }
+    if all_bands > bands.len() as u64 {
+        let rest = grouped(all_bands - bands.len() as u64);
+        remarks.push(format!(
+            "{rest} kills, freezes and outages are not drawn: shorter ones, and those of lanes without a step"
+        ));
+    }
+    if forgotten_general > 0 && !one_session {
+        remarks.push(format!("{} starts, ends and remarks of processors are not drawn", grouped(forgotten_general)));
     }
     for (number, dropped) in cut {
         remarks.push(format!("{} steps in the middle of call #{number} are not drawn", grouped(dropped)));
@@ -154,19 +175,4 @@ fn lives(lane: Lane, parts: &[Part], begins: Moment, ends: Moment) -> Lives {
         }
     };
     Lives { lane, name, from, to }
-}
-
-/// What a drawing of a whole run leaves out.
-fn left_out(all: u64, drawn: u64, bands: u64) -> Vec<String> {
-    let mut said = vec![];
-    if all > drawn {
-        let (calls, rest) = (grouped(all), grouped(all - drawn));
-        said.push(format!(
-            "{calls} calls, {rest} of them not drawn; drawn are those to which most has happened, then the earliest"
-        ));
-    }
-    if bands > 0 {
-        said.push(format!("{} shorter kills, freezes and outages are not drawn", grouped(bands)));
-    }
-    said
 }

@@ -4,11 +4,17 @@ use super::{
     Timeline,
     layout::{Drawn, GUTTER, Layout},
     svg, text,
+    words::brief,
     xml::Xml,
 };
 
 /// From here on lanes are so narrow on a phone that the drawing is scrolled sideways instead.
 const MANY_LANES: usize = 8;
+/// And from here on their names are set smaller there.
+const SOME_LANES: usize = 6;
+
+/// The longest name of a lane, which has two lines, in halves of a wide character.
+const NAME: usize = 14;
 
 /// The page.
 pub(super) fn page(timeline: &Timeline) -> String {
@@ -63,7 +69,9 @@ fn summary(xml: &mut Xml, timeline: &Timeline) {
         xml.open("ul", &[("class", &"calls"), ("aria-label", &"Calls")]);
         for (place, call) in timeline.calls.iter().enumerate() {
             xml.open("li", &[]);
-            xml.element("b", &[], format_args!("#{}", place + 1));
+            if timeline.calls.len() > 1 {
+                xml.element("b", &[], format_args!("#{}", place + 1));
+            }
             xml.element("bdi", &[], &call.name);
             if !call.marks.is_empty() {
                 xml.element("span", &[("class", &"marks")], format_args!(" {}", call.marks.join(", ")));
@@ -82,13 +90,17 @@ fn summary(xml: &mut Xml, timeline: &Timeline) {
 
 fn picture(xml: &mut Xml, timeline: &Timeline, layout: &Layout<'_>) {
     let lanes = timeline.lanes.len();
-    let (class, least) = if lanes >= MANY_LANES { ("picture many", lanes * 56 + 64) } else { ("picture", 0) };
+    let (class, least) = match lanes {
+        0..SOME_LANES => ("picture", 0),
+        SOME_LANES..MANY_LANES => ("picture tight", 0),
+        MANY_LANES.. => ("picture many", lanes * 56 + 64),
+    };
     xml.open("div", &[("class", &class)]);
     xml.open("div", &[("class", &"heads"), ("aria-hidden", &"true"), ("style", &format_args!("min-width:{least}px"))]);
     let width = (100.0 - GUTTER) / lanes.max(1) as f64;
     for (column, lives) in layout.columns.iter().zip(&timeline.lanes) {
         let place = format!("left:{:.2}%;width:{width:.2}%", column.x);
-        xml.element("span", &[("style", &place), ("title", &lives.name)], &lives.name);
+        xml.element("span", &[("style", &place), ("title", &lives.name)], hyphenated(&brief(&lives.name, NAME)));
     }
     xml.close("div");
     let style = format!("min-width:{least}px");
@@ -105,6 +117,15 @@ fn picture(xml: &mut Xml, timeline: &Timeline, layout: &Layout<'_>) {
     svg::body(xml, timeline, layout);
     xml.close("svg");
     xml.close("div");
+}
+
+/// With the places where a narrow column may break it.
+fn hyphenated(name: &str) -> &str {
+    match name {
+        "transcriber" => "tran\u{AD}scriber",
+        "subscribers" => "sub\u{AD}scribers",
+        name => name,
+    }
 }
 
 fn list(xml: &mut Xml, timeline: &Timeline, layout: &Layout<'_>) {

@@ -1,7 +1,5 @@
 //! A `sequenceDiagram` for a chat.
 
-use std::fmt::Write as _;
-
 use super::{
     Timeline,
     layout::{Drawn, Layout},
@@ -20,28 +18,28 @@ const LONGEST: usize = 48;
 
 /// The diagram.
 pub(super) fn diagram(timeline: &Timeline) -> String {
-    let mut diagram = "sequenceDiagram\n".to_owned();
+    let mut diagram = vec!["sequenceDiagram".to_owned()];
     let id = |lane: Lane| timeline.lanes.iter().position(|lives| lives.lane == lane).unwrap_or(0);
     for (place, lives) in timeline.lanes.iter().enumerate() {
-        let _ = writeln!(diagram, "    participant l{place} as {}", escaped(&shortened(&lives.name, LONGEST)));
+        diagram.push(format!("    participant l{place} as {}", escaped(&shortened(&lives.name, LONGEST))));
     }
     let all = match timeline.lanes.len() {
         0 | 1 => "l0".to_owned(),
         lanes => format!("l0,l{}", lanes - 1),
     };
     for line in text::head(timeline) {
-        let _ = writeln!(diagram, "    note over {all}: {}", escaped(&line));
+        diagram.push(format!("    note over {all}: {}", escaped(&line)));
     }
     let layout = Layout::new(timeline);
     let mut breaks = layout.breaks.iter().peekable();
     for row in layout.rows.iter().take(MOST_ROWS) {
         if let Some(wait) = breaks.next_if(|wait| wait.y < row.y) {
-            let _ = writeln!(diagram, "    note over {all}: {}", escaped(&format!("… {} …", wait.length)));
+            diagram.push(format!("    note over {all}: {}", escaped(&format!("… {} …", wait.length))));
         }
         match row.what {
             Drawn::Step { step, .. } if step.from == step.to => {
                 let text = shortened(&step.label, LONGEST);
-                let _ = writeln!(diagram, "    note over l{}: {}", id(step.from), escaped(&text));
+                diagram.push(format!("    note over l{}: {}", id(step.from), escaped(&text)));
             }
             Drawn::Step { step, .. } => {
                 let arrow = match step.kind {
@@ -53,19 +51,19 @@ pub(super) fn diagram(timeline: &Timeline) -> String {
                 };
                 let time = row.time.as_ref().map_or(String::new(), |time| format!("{time} "));
                 let text = escaped(&format!("{time}{}", row.label.text));
-                let _ = writeln!(diagram, "    l{}{arrow}l{}: {text}", id(step.from), id(step.to));
+                diagram.push(format!("    l{}{arrow}l{}: {text}", id(step.from), id(step.to)));
             }
             Drawn::Band { band, .. } => {
                 let text = shortened(&band.full(), 2 * LONGEST);
-                let _ = writeln!(diagram, "    note over l{}: {}", id(band.lane), escaped(&text));
+                diagram.push(format!("    note over l{}: {}", id(band.lane), escaped(&text)));
             }
         }
     }
     if layout.rows.len() > MOST_ROWS {
         let rest = format!("{} steps more are not drawn here", layout.rows.len() - MOST_ROWS);
-        let _ = writeln!(diagram, "    note over {all}: {rest}");
+        diagram.push(format!("    note over {all}: {rest}"));
     }
-    diagram
+    diagram.join("\n") + "\n"
 }
 
 /// A text that Mermaid takes for one: letters, digits and some marks stay, everything else is written as `#code;`. The
@@ -81,13 +79,13 @@ fn escaped(text: &str) -> String {
         }
         if word.eq_ignore_ascii_case("end") {
             let first = word.remove(0);
-            let _ = write!(escaped, "#{};", u32::from(first));
+            escaped.push_str(&format!("#{};", u32::from(first)));
         }
         escaped.push_str(&std::mem::take(&mut word));
         match c {
             '\0' => {}
             ' ' | '.' | ',' | '+' | '/' | '(' | ')' | '…' | '×' | '_' => escaped.push(c),
-            c => _ = write!(escaped, "#{};", u32::from(c)),
+            c => escaped.push_str(&format!("#{};", u32::from(c))),
         }
     }
     escaped

@@ -22,7 +22,7 @@
       event.preventDefault();
       const next = steps[Math.max(0, Math.min(steps.length - 1, place + move))];
       next.focus({ preventScroll: true });
-      next.scrollIntoView({ block: "center" });
+      next.querySelector(".label").scrollIntoView({ block: "center", inline: "nearest" });
     });
   });
 })();

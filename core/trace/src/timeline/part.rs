@@ -1,9 +1,13 @@
 //! One run of a processor, while its trace is read.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use transcript_core::{
-    Input, Processor, Time, WakeUp,
+    Input, Output, Processor, Time, WakeUp,
     ids::{EffectId, JobId},
 };
 
@@ -30,6 +34,11 @@ pub(super) struct Part {
     /// How late a wake-up may be.
     pub(super) tolerance: Duration,
     program: String,
+    /// What the follower said and the trace has not said yet.
+    expected: VecDeque<Output>,
+    /// Whether the follower has said all along what the trace says. A core that decides otherwise wants to be woken up at
+    /// other times.
+    pub(super) in_step: bool,
     /// A core that is told the same, which knows which jobs are under way and when it wants to be woken up.
     follower: Option<Follower>,
     pub(super) jobs: BTreeMap<JobId, Job>,
@@ -84,15 +93,18 @@ impl Part {
     pub(super) fn new(header: Header, run: usize, core: Option<Processor>) -> Self {
         let started = Moment::of_wall(header.started_at);
         let last_job = header.continues.as_ref().and_then(|before| before.last_job);
+        let last_entry = header.continues.as_ref().map_or(0, |before| before.entries);
         let follower = core.filter(|_| header.processor.is_some()).map(|core| Follower::new(core, last_job));
         Self {
             name: header.processor,
             run,
             started,
             now: started,
-            last_entry: header.continues.map_or(0, |before| before.entries),
+            last_entry,
             tolerance: tolerance(header.settings.heartbeat_interval()),
             program: header.program,
+            expected: VecDeque::new(),
+            in_step: last_entry == 0,
             follower,
             jobs: BTreeMap::new(),
             unfollowed: 0,
@@ -125,8 +137,15 @@ impl Part {
         if self.run > 1 { format!("{name} ({})", self.run) } else { name.to_owned() }
     }
 
+    /// When the core wants to be woken up, as far as that is known.
     pub(super) fn wake_up(&self) -> Option<WakeUp> {
-        self.follower.as_ref().and_then(Follower::wake_up)
+        self.follower.as_ref().filter(|_| self.in_step).and_then(Follower::wake_up)
+    }
+
+    /// Whether the follower has said this too; only the first difference is news.
+    pub(super) fn differs(&mut self, output: Option<&Output>) -> bool {
+        let differs = self.follower.is_some() && self.expected.pop_front().as_ref() != output;
+        differs && std::mem::take(&mut self.in_step)
     }
 
     pub(super) fn begin(&mut self, job: JobId, call: Option<CallName>, reply: Option<Arc<str>>) {
@@ -166,11 +185,19 @@ impl Part {
     /// Tells the follower.
     pub(super) fn follow(&mut self, at: Time, job: Option<JobId>, input: Input) {
         let Some(follower) = &mut self.follower else { return };
-        let followed = follower.follow(at, job, input);
-        if let Followed::Astray { jobs, .. } = followed {
-            follower.leave_out(&LeftOut { inputs: 0, jobs: jobs.clone(), why: String::new() });
-            for job in jobs {
-                self.unfollow(job);
+        match follower.follow(at, job, input) {
+            Followed::Unknown => {}
+            Followed::Taken(outputs) => self.expected.extend(outputs),
+            Followed::Astray { outputs, jobs, .. } => {
+                self.expected.extend(outputs);
+                self.expected.extend(follower.leave_out(&LeftOut {
+                    inputs: 0,
+                    jobs: jobs.clone(),
+                    why: String::new(),
+                }));
+                for job in jobs {
+                    self.unfollow(job);
+                }
             }
         }
         let Some(follower) = &self.follower else { return };
@@ -203,7 +230,7 @@ impl Part {
 
     pub(super) fn leave_out(&mut self, left_out: &LeftOut) {
         if let Some(follower) = &mut self.follower {
-            follower.leave_out(left_out);
+            self.expected.extend(follower.leave_out(left_out));
         }
     }
 

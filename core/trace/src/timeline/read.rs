@@ -35,6 +35,8 @@ pub(super) struct Reading<'a> {
     pub(super) calls: Calls,
     /// Steps of no single call.
     pub(super) general: Vec<Step>,
+    /// How many of those were not kept.
+    pub(super) forgotten_general: u64,
     pub(super) bands: Bands,
     pub(super) density: Density,
     pub(super) totals: Totals,
@@ -59,6 +61,7 @@ impl<'a> Reading<'a> {
             current: 0,
             calls: Calls::new(selection.max_calls, selection.max_steps),
             general: vec![],
+            forgotten_general: 0,
             bands: Bands::default(),
             density: Density::default(),
             totals: Totals::default(),
@@ -129,6 +132,7 @@ impl<'a> Reading<'a> {
     }
 
     fn input(&mut self, at: Time, job: Option<JobId>, input: Input) {
+        self.compare(None);
         self.end_jobs();
         self.look_for_a_freeze(at);
         match (&input, job) {
@@ -156,6 +160,20 @@ impl<'a> Reading<'a> {
             (Input::Delivered(_) | Input::Exhausted(_) | Input::Outgrown(_), None) | (Input::Woken, _) => {}
         }
         self.part().follow(at, job, input);
+    }
+
+    /// Looks whether this program's core says the same.
+    fn compare(&mut self, output: Option<&Output>) {
+        let part = self.part();
+        if part.differs(output) {
+            let remark = format!(
+                "the core that wrote the trace of {} decides otherwise than this program's: times in which it stood still are \
+                 not looked for from entry {} on",
+                part.title(),
+                part.last_entry
+            );
+            self.remark(remark);
+        }
     }
 
     /// A wake-up that comes late by half the time between two heartbeats: longer than a busy machine's delays, and well
@@ -222,7 +240,7 @@ impl<'a> Reading<'a> {
         if failed {
             self.mark(effect.job, Mark::Failed);
             if self.part().fails_alike(effect.job, &open.what) > TRIES {
-                self.fold_try(effect.job, open, report);
+                self.fold_try(effect.job, &open, report);
                 return;
             }
         } else {
@@ -249,7 +267,7 @@ impl<'a> Reading<'a> {
     }
 
     /// One more try that failed as those before it.
-    fn fold_try(&mut self, job: JobId, open: Open, report: &Report) {
+    fn fold_try(&mut self, job: JobId, open: &Open, report: &Report) {
         let (now, lane) = (self.now(), self.lane());
         let Some(entry) = self.part().jobs.get_mut(&job) else { return };
         let folded = entry.folded.get_or_insert_with(|| Step {
@@ -307,6 +325,7 @@ impl<'a> Reading<'a> {
     }
 
     fn output(&mut self, output: Output) {
+        self.compare(Some(&output));
         match output {
             Output::Perform { id, effect } => self.asked(id, &effect),
             Output::InProgress { reply } => {
@@ -536,7 +555,9 @@ impl<'a> Reading<'a> {
 
     fn say_in_general(&mut self, at: Moment, kind: Kind, label: String, text: String) {
         let (order, lane) = (self.next(), self.lane());
-        if self.general.len() < MOST_GENERAL {
+        if self.general.len() >= MOST_GENERAL {
+            self.forgotten_general += 1;
+        } else {
             self.general.push(Step {
                 at,
                 until: at,

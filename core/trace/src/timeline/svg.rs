@@ -6,12 +6,13 @@ use super::{
     layout::{ASIDE, Drawn, GUTTER, Layout, ROW, Row, Side},
     model::{Kind, Step, span},
     text,
-    words::{shortened, units},
+    words::{brief, shortened, units},
     xml::Xml,
 };
 
 /// The width of a drawing that stands alone, in pixels.
 const WIDTH: i32 = 960;
+const MARGIN: i32 = 16;
 const NAMESPACE: &str = "http://www.w3.org/2000/svg";
 
 /// The drawing's own style; a page has it too.
@@ -37,7 +38,7 @@ pub(super) fn document(timeline: &Timeline) -> String {
     let above = 44 + 16 * i32::try_from(lines.len()).unwrap_or(i32::MAX) + strip;
     let height = above + 26 + layout.height + 10;
     let mut xml = Xml::default();
-    let view = format!("0 0 {WIDTH} {height}");
+    let (view, inner) = (format!("0 0 {WIDTH} {height}"), WIDTH - 2 * MARGIN);
     xml.open(
         "svg",
         &[
@@ -45,32 +46,35 @@ pub(super) fn document(timeline: &Timeline) -> String {
             ("viewBox", &view),
             ("width", &WIDTH),
             ("height", &height),
-            ("role", &"img"),
+            ("role", &"group"),
             ("aria-labelledby", &"title desc"),
         ],
     );
     xml.element("title", &[("id", &"title")], title(timeline));
-    xml.element("desc", &[("id", &"desc")], text::list(timeline).lines().collect::<Vec<_>>().join(" | "));
+    let steps = format!("{} steps, each with its own title.", layout.rows.len());
+    xml.element("desc", &[("id", &"desc")], lines.iter().chain([&steps]).cloned().collect::<Vec<_>>().join(" "));
     xml.element("style", &[], STYLE);
     xml.empty("rect", &[("class", &"paper"), ("width", &"100%"), ("height", &"100%")]);
-    xml.element("text", &[("class", &"headline"), ("x", &16), ("y", &28)], shortened(&title(timeline), 100));
+    xml.element("text", &[("class", &"headline"), ("x", &MARGIN), ("y", &28)], shortened(&title(timeline), 100));
     for (place, line) in lines.iter().enumerate() {
         let y = 48 + 16 * i32::try_from(place).unwrap_or(0);
-        xml.element("text", &[("class", &"said"), ("x", &16), ("y", &y)], line);
+        xml.element("text", &[("class", &"said"), ("x", &MARGIN), ("y", &y)], line);
     }
     if strip > 0 {
         let y = above - strip;
-        xml.open("svg", &[("y", &y), ("width", &WIDTH), ("height", &(strip - 8))]);
+        xml.open("svg", &[("x", &MARGIN), ("y", &y), ("width", &inner), ("height", &(strip - 8))]);
         density(&mut xml, timeline);
         xml.close("svg");
     }
-    let room = f64::from(WIDTH) * (100.0 - GUTTER) / 100.0 / timeline.lanes.len().max(1) as f64;
+    xml.open("svg", &[("x", &MARGIN), ("y", &above), ("width", &inner), ("height", &(26 + layout.height))]);
+    let room = f64::from(inner) * (100.0 - GUTTER) / 100.0 / timeline.lanes.len().max(1) as f64;
     for (column, lives) in layout.columns.iter().zip(&timeline.lanes) {
-        let name = shortened(&lives.name, (room / 7.5) as usize);
-        xml.element("text", &[("class", &"name"), ("x", &Share(column.x)), ("y", &(above + 16))], name);
+        let name = brief(&lives.name, (room / 7.5) as usize);
+        xml.element("text", &[("class", &"name"), ("x", &Share(column.x)), ("y", &16)], name);
     }
-    xml.open("svg", &[("y", &(above + 26)), ("width", &WIDTH), ("height", &layout.height)]);
+    xml.open("svg", &[("y", &26), ("width", &"100%"), ("height", &layout.height)]);
     body(&mut xml, timeline, &layout);
+    xml.close("svg");
     xml.close("svg");
     xml.close("svg");
     xml.line();
@@ -92,17 +96,8 @@ pub(super) fn body(xml: &mut Xml, timeline: &Timeline, layout: &Layout<'_>) {
     }
     for wait in &layout.breaks {
         let (x, width) = (Share(GUTTER), Share(100.0 - GUTTER));
-        xml.empty(
-            "rect",
-            &[
-                ("class", &"break"),
-                ("x", &x),
-                ("y", &(wait.y - 4)),
-                ("width", &width),
-                ("height", &8),
-                ("fill", &"url(#zigzag)"),
-            ],
-        );
+        let y = wait.y - 4;
+        xml.empty("use", &[("href", &"#zigzag"), ("x", &x), ("y", &y), ("width", &width), ("height", &8)]);
         xml.element("text", &[("class", &"wait"), ("x", &2), ("y", &(wait.y + 4))], &wait.length);
     }
     for (place, row) in layout.rows.iter().enumerate() {
@@ -186,11 +181,12 @@ pub(super) fn density(xml: &mut Xml, timeline: &Timeline) {
     let caption = caption(timeline);
     xml.element("title", &[], &caption);
     for (place, counts) in columns.iter().enumerate() {
-        for (class, count) in [("delivered", counts.delivered), ("troubles", counts.troubles)] {
+        // A single trouble among thousands must still be seen.
+        for (class, count, least) in [("delivered", counts.delivered, 1.0), ("troubles", counts.troubles, 5.0)] {
             if count == 0 {
                 continue;
             }
-            let height = (32.0 * count as f64 / most as f64).max(1.0);
+            let height = (32.0 * count as f64 / most as f64).max(least);
             xml.empty(
                 "rect",
                 &[
@@ -216,7 +212,7 @@ fn caption(timeline: &Timeline) -> String {
     let columns = timeline.density.columns();
     let sum = |of: fn(&super::density::Counts) -> u64| super::model::grouped(columns.iter().map(of).sum());
     format!(
-        "{} deliveries, {} troubles, {} done; a bar is {}",
+        "deliveries: {}; troubles: {}; done: {}; a bar is {}",
         sum(|counts| counts.delivered),
         sum(|counts| counts.troubles),
         sum(|counts| counts.acknowledged),

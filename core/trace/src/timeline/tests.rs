@@ -13,7 +13,10 @@ use super::{
     text,
     xml::visible,
 };
-use crate::{LeftOut, Note, Reader, Server};
+use crate::{
+    LeftOut, Note, Reader, Server,
+    cut::{Wanted, cut},
+};
 
 fn timeline(trace: &[u8]) -> Timeline {
     selected(trace, &Selection::default())
@@ -88,6 +91,20 @@ fn a_freeze_is_seen_by_the_wake_up_that_came_late() {
 }
 
 #[test]
+fn a_core_that_decides_otherwise_is_not_taken_for_one_that_stood_still() {
+    let mut play = Play::new("a");
+    play.deliver(7, 1, ("c", "s")).sleep(seconds(1));
+    let trace = String::from_utf8(play.trace()).expect("a trace is UTF-8");
+    // A core of earlier days, which counted at once and had nothing to wait for.
+    let counts = r#"{"n":2,"out":{"perform":{"id":{"job":1,"number":1},"effect":{"count":{"sessionId":"s"}}}}}"#;
+    let much_later = r#"{"n":3,"at":60000000,"job":1,"in":{"reported":{"effect":{"job":1,"number":1},"report":{"counted":{"segments":0}}}}}"#;
+    let drawn = timeline(format!("{trace}{counts}\n{much_later}\n").as_bytes());
+    assert!(bands(&drawn).iter().all(|(what, ..)| *what != What::Frozen), "{:?}", drawn.bands);
+    assert!(drawn.remarks[0].contains("from entry 2 on"), "{:?}", drawn.remarks);
+    assert_eq!(labels(&drawn, |step| step.kind == Kind::Asked || step.kind == Kind::Answered), ["count", "0 counted"]);
+}
+
+#[test]
 fn what_was_noted_stands_for_what_can_be_derived() {
     let mut play = Play::new("a");
     play.deliver(7, 1, ("c", "s"));
@@ -157,9 +174,28 @@ fn one_session_is_drawn_whole_and_alone() {
 }
 
 #[test]
+fn a_session_that_was_cut_out_is_drawn_as_in_the_whole_run() {
+    let trace = many(100);
+    for session in ["s0", "s50", "s99"] {
+        let wanted = Wanted { session_id: session.to_owned(), conversation_id: None };
+        let mut alone = vec![];
+        cut(Reader::new(trace.as_slice()), &wanted, &mut alone).expect("it can be cut out");
+        let selection = Selection { session_id: Some(session.to_owned()), ..Selection::default() };
+        let (alone, whole) = (selected(&alone, &selection), selected(&trace, &selection));
+        assert_eq!(alone.bands, []);
+        let calls = |timeline: &Timeline| -> Vec<String> {
+            let of_calls = timeline.steps.iter().filter(|step| step.call.is_some());
+            of_calls.map(|step| text::sentence(timeline, step)).collect()
+        };
+        assert_eq!(calls(&alone), calls(&whole));
+        assert!(calls(&alone).len() > 15);
+    }
+}
+
+#[test]
 fn of_a_whole_run_the_most_telling_calls_are_drawn_and_the_rest_is_said() {
     let timeline = timeline(&many(1000));
-    assert_eq!(timeline.calls.len(), 12);
+    assert_eq!(timeline.calls.len(), 4, "one that was refused, three to which nothing happened");
     let (troubled, marks): (Vec<String>, Vec<_>) = timeline
         .calls
         .iter()
@@ -171,10 +207,13 @@ fn of_a_whole_run_the_most_telling_calls_are_drawn_and_the_rest_is_said() {
     assert_eq!(timeline.calls[0].name.to_string(), "c:s0", "then the earliest");
     assert_eq!(
         timeline.remarks,
-        ["1,000 calls, 988 of them not drawn; drawn are those to which most has happened, then the earliest"]
+        [
+            "1,000 calls of 18,997 steps, 996 of them not drawn; the 73 steps drawn are of those calls to which most has \
+             happened, and of a few ordinary ones"
+        ]
     );
     assert!(timeline.steps.len() <= 400 + 256);
-    assert!(timeline.html().contains("1,000 deliveries"));
+    assert!(timeline.html().contains("deliveries: 1,000; troubles: 1; done: 1,000;"));
 }
 
 #[test]
@@ -360,7 +399,8 @@ fn drawings() {
         ("kill", kill()),
         ("heartbeats", play::heartbeats()),
         ("hostile", hostile()),
-        ("many", many(10_000)),
+        ("many", many(2_000)),
+        ("restarts", play::restarts()),
     ];
     for (name, trace) in traces {
         let timeline = timeline(&trace);

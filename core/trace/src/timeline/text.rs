@@ -1,7 +1,5 @@
 //! The steps as sentences.
 
-use std::fmt::Write as _;
-
 use super::{
     Timeline,
     bands::Band,
@@ -12,17 +10,17 @@ use super::{
 
 /// All that is drawn, one step a line.
 pub(super) fn list(timeline: &Timeline) -> String {
-    let mut text = String::new();
+    let mut text = vec![];
     for line in head(timeline).into_iter().chain(calls(timeline)) {
-        let _ = writeln!(text, "{}", visible(&line));
+        text.push(visible(&line));
     }
-    text.push('\n');
+    text.push(String::new());
     let layout = Layout::new(timeline);
     let width = timeline.lanes.iter().map(|lives| lives.name.chars().count()).max().unwrap_or(0).min(24);
     let mut breaks = layout.breaks.iter().peekable();
     for row in &layout.rows {
         if let Some(wait) = breaks.next_if(|wait| wait.y < row.y) {
-            let _ = writeln!(text, "{:>12}  ⋮ {}", "", wait.length);
+            text.push(format!("{:>12}  ⋮ {}", "", wait.length));
         }
         let sentence = match row.what {
             Drawn::Step { step, .. } => {
@@ -41,9 +39,9 @@ pub(super) fn list(timeline: &Timeline) -> String {
                 )
             }
         };
-        let _ = writeln!(text, "{:>12}  {}", row.time.as_deref().unwrap_or_default(), sentence.trim_end());
+        text.push(format!("{:>12}  {}", row.time.as_deref().unwrap_or_default(), sentence.trim_end()));
     }
-    text
+    text.join("\n") + "\n"
 }
 
 /// What is to be known first.
@@ -94,7 +92,8 @@ pub(super) fn said(timeline: &Timeline, step: &Step) -> String {
 
 /// A step in one sentence.
 pub(super) fn sentence(timeline: &Timeline, step: &Step) -> String {
-    let call = step.call.and_then(|call| Some((call + 1, timeline.calls.get(call)?)));
+    let call =
+        step.call.filter(|_| timeline.calls.len() > 1).and_then(|call| Some((call + 1, timeline.calls.get(call)?)));
     let of = call.map_or(String::new(), |(number, call)| format!(" (call #{number}, {})", call.name));
     format!("{}, {}: {}{of}", when(timeline, step), who(timeline, step.from, step.to), step.text)
 }

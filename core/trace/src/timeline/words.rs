@@ -212,6 +212,26 @@ pub(super) fn shortened(text: &str, most: usize) -> String {
     cut
 }
 
+/// A name, cut to a length in its middle: names of a kind differ in their ends.
+pub(super) fn brief(name: &str, most: usize) -> String {
+    let name = visible(name);
+    if units(&name) <= most {
+        return name;
+    }
+    let half = most.saturating_sub(1) / 2;
+    let start = shortened(&name, most - half);
+    let mut rest = half;
+    let end: Vec<char> = name
+        .chars()
+        .rev()
+        .map_while(|c| {
+            rest = rest.checked_sub(width(c))?;
+            Some(c)
+        })
+        .collect();
+    start + &end.into_iter().rev().collect::<String>()
+}
+
 /// How wide a text is at most, in halves of a wide character.
 pub(super) fn units(text: &str) -> usize {
     text.chars().map(width).sum()
@@ -232,5 +252,7 @@ mod tests {
         assert_eq!(shortened("会議の要約です", 10), "会議の要…");
         assert_eq!(shortened("a\nb", 22), "a\\u{a}b");
         assert_eq!(units(&shortened(&"💥".repeat(99), LABEL)), 21);
+        assert_eq!(brief("processor-7d9f6c5b8-x2k4q (2)", 14), "process…4q (2)");
+        assert_eq!(brief("processor-12", 14), "processor-12");
     }
 }

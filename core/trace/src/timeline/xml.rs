@@ -1,6 +1,6 @@
 //! Writes markup in which no text can become an element.
 
-use std::fmt::{Display, Write as _};
+use std::fmt::Display;
 
 /// A document under way. Whatever is put into it from outside is escaped on the way; what is not, is a constant of this
 /// crate.
@@ -19,7 +19,7 @@ impl Xml {
 
     /// Ends an element.
     pub(super) fn close(&mut self, name: &'static str) {
-        let _ = write!(self.0, "</{name}>");
+        self.0.push_str(&format!("</{name}>"));
     }
 
     /// An element without content: of SVG, or one of those that HTML writes without an end.
@@ -56,9 +56,9 @@ impl Xml {
     }
 
     fn tag(&mut self, name: &'static str, attributes: &[Attribute<'_>]) {
-        let _ = write!(self.0, "<{name}");
+        self.0.push_str(&format!("<{name}"));
         for (name, value) in attributes {
-            let _ = write!(self.0, " {name}=\"");
+            self.0.push_str(&format!(" {name}=\""));
             escape_into(&mut self.0, &value.to_string());
             self.0.push('"');
         }

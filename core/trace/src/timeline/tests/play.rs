@@ -62,10 +62,10 @@ pub(super) fn header(name: &str, started: i64, settings: Settings) -> Header {
 
 impl Play {
     pub(super) fn new(name: &str) -> Self {
-        Self::with(name, START, Settings::default(), World::default(), vec![])
+        Self::with(name, START, &Settings::default(), World::default(), vec![])
     }
 
-    pub(super) fn with(name: &str, started: i64, settings: Settings, world: World, trace: Vec<u8>) -> Self {
+    pub(super) fn with(name: &str, started: i64, settings: &Settings, world: World, trace: Vec<u8>) -> Self {
         let core = || Processor::new(settings.clone()).expect("settings can work");
         let recorder =
             Recorder::new(trace, header(name, started, settings.clone()), core()).expect("a vector takes all");
@@ -86,7 +86,7 @@ impl Play {
     pub(super) fn followed_by(mut self, name: &str, pause: Duration) -> Self {
         let started = WallTime::from_millis(self.started).after(self.now.since(Time::ZERO) + pause).as_millis();
         let trace = std::mem::take(self.recorder.get_mut());
-        Self::with(name, started, Settings::default(), self.world, trace)
+        Self::with(name, started, &Settings::default(), self.world, trace)
     }
 
     pub(super) fn trace(mut self) -> Vec<u8> {
@@ -153,7 +153,8 @@ impl Play {
         let until = self.now.after(span);
         while let Some(at) = self.next().filter(|at| *at <= until) {
             self.now = self.now.max(at);
-            match self.answers.pop_front_if(|(at, ..)| *at <= self.now) {
+            let has_come = self.answers.front().is_some_and(|(at, ..)| *at <= self.now);
+            match has_come.then(|| self.answers.pop_front()).flatten() {
                 Some((_, effect, report)) => self.handle(Input::Reported { effect, report }),
                 None => self.handle(Input::Woken),
             };
@@ -275,7 +276,7 @@ pub(super) fn kill() -> Vec<u8> {
 /// Segments come so late that the call takes all its rounds.
 pub(super) fn heartbeats() -> Vec<u8> {
     let settings = Settings { quiet_period: seconds(30), ..Settings::default() };
-    let mut play = Play::with("a", START, settings, World::default(), vec![]);
+    let mut play = Play::with("a", START, &settings, World::default(), vec![]);
     play.store("s", 1).deliver(7, 1, ("c", "s")).sleep(seconds(35));
     play.store("s", 1).sleep(seconds(12)).store("s", 2).sleep(seconds(120));
     play.trace()
@@ -309,5 +310,24 @@ pub(super) fn many(calls: u64) -> Vec<u8> {
     }
     play.world().refused = None;
     play.sleep(seconds(60));
+    play.trace()
+}
+
+/// Two processors that die one after the other, often, while the store comes and goes.
+pub(super) fn restarts() -> Vec<u8> {
+    let mut play = Play::new("processor-7d9f6c5b8-x2k4q");
+    play.world().segments = 4;
+    play.world().unanswered = Some("save");
+    for attempt in 1..5 {
+        play.world().store_away_until = (attempt == 3).then_some(Time::from_micros(9_000_000));
+        play.deliver(7, attempt, ("c", "s")).sleep(seconds(5));
+        if attempt == 2 {
+            play.freeze(seconds(8)).lost(3);
+        }
+        let name = ["processor-7d9f6c5b8-x2k4q", "b"][usize::try_from(attempt % 2).expect("it is small")];
+        play = play.killed(name, seconds(6));
+    }
+    play.world().unanswered = None;
+    play.deliver(7, 5, ("c", "s")).sleep(seconds(30)).handle(Input::Drain);
     play.trace()
 }
