@@ -10,14 +10,15 @@ use std::{
     io::BufReader,
 };
 
-use transcript_core::{Bug, Processor, SettingsError};
+use transcript_core::{Bug, Input, Processor, SettingsError, event::SessionEnded, ids::Session};
 use transcript_tests::{
-    calls::fixture,
+    calls::{Call, fixture},
     crash::StopPoint,
     recording::{Scenario, Trace, fixtures},
 };
 use transcript_trace::{
-    Content, Header, Reader,
+    Content, Header, Reader, Said,
+    cut::{Wanted, cut},
     replay::{Difference, Problem, Replayed, replay},
     timeline::{Selection, Timeline},
 };
@@ -71,6 +72,44 @@ fn every_trace_is_small_without_words_and_does_not_tell_where_it_was_recorded() 
         for part in Trace::read(&scenario.file())?.parts {
             assert_eq!(part.header.content, Content::Redacted, "{scenario}");
             assert!(part.header.servers.nats.is_some() && part.header.servers.mongodb.is_some(), "{scenario}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn no_text_or_label_of_a_transcript_is_in_its_trace() -> Outcome {
+    for (scenario, name) in [
+        (Scenario::PlainCall, "olive-oil"),
+        (Scenario::LostSegment, "olive-oil"),
+        (Scenario::LateSegments, "festival-lineup"),
+    ] {
+        let trace = fs::read_to_string(scenario.file())?;
+        let call = Call::read(&fixture("transcripts").join(name).with_extension("ndjson"))?;
+        assert!(trace.contains(&*call.session.session_id), "{scenario} is of that call");
+        let texts = call.segments.iter().flat_map(|segment| [Some(&segment.text), segment.speaker.as_ref()]).flatten();
+        let lines = texts.flat_map(|text| text.lines()).map(str::trim).filter(|line| line.chars().count() > 3);
+        for line in lines {
+            assert!(!trace.contains(line), "{scenario}: {line}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_call_can_be_cut_out_of_its_trace_and_replays() -> Outcome {
+    for scenario in Scenario::ALL {
+        for session in sessions(scenario)? {
+            let wanted = Wanted {
+                session_id: session.session_id.to_string(),
+                conversation_id: Some(session.conversation_id.to_string()),
+            };
+            let (lines, mut of_call) = (Reader::new(BufReader::new(File::open(scenario.file())?)), vec![]);
+            let cut = cut(lines, &wanted, &mut of_call)?;
+            assert!(cut.jobs > 0 && cut.astray == 0, "{scenario}: {session:?}: {cut:?}");
+            let replayed = replay(Reader::new(&*of_call), new_core);
+            let replayed = replayed.map_err(|problem| format!("{scenario}: {session:?}: {problem}"))?;
+            assert_eq!(replayed.jobs, cut.jobs, "{scenario}: {session:?}");
         }
     }
     Ok(())
@@ -145,6 +184,17 @@ fn some_traces_are_drawn() -> Outcome {
         });
     }
     Ok(())
+}
+
+/// The sessions of a trace's deliveries.
+fn sessions(scenario: Scenario) -> Result<BTreeSet<Session>, Box<dyn Error>> {
+    let trace = Trace::read(&scenario.file())?;
+    let said = trace.parts.iter().flat_map(|part| &part.entries).map(|entry| &entry.said);
+    let ended = said.filter_map(|said| match said {
+        Said::In(Input::Delivered(delivery)) => SessionEnded::parse(&delivery.payload.0).ok(),
+        Said::In(_) | Said::Out(_) | Said::LeftOut(_) | Said::Note(_) => None,
+    });
+    Ok(ended.map(|ended| ended.session).collect())
 }
 
 fn timeline(scenario: Scenario) -> Result<Timeline, Box<dyn Error>> {
