@@ -2,6 +2,7 @@
 
 pub mod broker;
 mod bug;
+pub mod crashes;
 pub mod explore;
 mod generate;
 mod ledger;

@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
-use transcript_core::{Settings, Time, ids::Session};
+use transcript_core::{Effect, Settings, Time, ids::Session};
 
 use crate::bug::Bug;
 
@@ -247,7 +247,7 @@ pub enum Moment {
 }
 
 /// The effects of a processor, in the order of a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Kind {
     /// Every one.
@@ -286,6 +286,21 @@ impl Kind {
         Self::Acknowledge,
         Self::Heartbeat,
     ];
+
+    /// What an effect is.
+    #[must_use]
+    pub fn of(effect: &Effect) -> Self {
+        match effect {
+            Effect::Count { .. } => Self::Count,
+            Effect::Load { .. } => Self::Load,
+            Effect::Save { .. } => Self::Save,
+            Effect::Publish { .. } => Self::Publish,
+            Effect::Mark { .. } => Self::Mark,
+            Effect::Bury { .. } => Self::Bury,
+            Effect::Republish { .. } => Self::Republish,
+            Effect::Acknowledge { .. } => Self::Acknowledge,
+        }
+    }
 }
 
 /// One of the two servers.

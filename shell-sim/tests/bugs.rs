@@ -68,6 +68,17 @@ fn a_broken_promise_makes_the_command_fail() {
     let kept = dir.path().join("out/run-0.plan.json");
     assert_eq!(run(&kept).status.code(), Some(1), "the kept plan breaks it again");
 
+    // It draws itself, and leaves its trace.
+    let page = dir.path().join("out/run-0.plan.html");
+    assert!(said.contains(&format!("look at it: {}", page.display())), "{said}");
+    let page = std::fs::read_to_string(page).expect("the page");
+    for part in ["<svg", "processor 0", "broken: OneNotificationPerKeyWithinTheWindow"] {
+        assert!(page.contains(part), "{part} is missing in the page");
+    }
+    let trace = std::fs::read(dir.path().join("out/run-0.trace.jsonl")).expect("the trace");
+    let shrunk: Plan = serde_json::from_slice(&std::fs::read(&kept).expect("the plan")).expect("a plan");
+    assert_eq!(trace, shrunk.record(Recording::Off).1);
+
     std::fs::write(&file, serde_json::to_vec(&Plan { bug: None, ..short_window() }).expect("JSON")).expect("a file");
     assert_eq!(run(&file).status.code(), Some(0), "and without the bug nothing is broken");
 }

@@ -12,6 +12,7 @@ use std::{
 
 use thiserror::Error;
 use transcript_core::{Input, Processor, event::SessionEnded, ids::Session};
+use transcript_sim::crashes::{self, Unfit};
 use transcript_trace::{
     Line, ReadError, Said,
     cut::{CutError, Wanted, cut},
@@ -72,6 +73,23 @@ type Done = Result<Answer, Box<dyn Error>>;
 ///
 /// [`Unreadable`].
 pub fn replay(args: &ReplayArgs, warn: &dyn Fn(&str)) -> Done {
+    let replayed = replay_only(args, warn)?;
+    if !args.crash_everywhere || !replayed.is_good {
+        return Ok(replayed);
+    }
+    let mut lines = Lines::open(&args.traces.paths, &|_| {})?;
+    let wanted = args
+        .session
+        .as_ref()
+        .map(|session| Wanted { session_id: session.clone(), conversation_id: args.conversation.clone() });
+    match crashes::everywhere(&mut lines, wanted.as_ref()) {
+        Ok(report) => Ok(Answer { text: format!("{}\n\n{report}", replayed.text), is_good: report.is_kept() }),
+        Err(Unfit::Read(source)) => Err(lines.unreadable(source).into()),
+        Err(unfit) => Err(unfit.into()),
+    }
+}
+
+fn replay_only(args: &ReplayArgs, warn: &dyn Fn(&str)) -> Done {
     let mut lines = Lines::open(&args.traces.paths, warn)?;
     match replay::replay(&mut lines, |header| Processor::new(header.settings.clone())) {
         // Where a file is cut off, there was a warning.

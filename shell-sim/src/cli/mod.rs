@@ -3,6 +3,7 @@
 mod progress;
 mod report;
 mod table;
+mod traces;
 
 use std::{
     io::{self, Write},
@@ -20,7 +21,7 @@ use transcript_sim::{
 
 use self::{
     progress::{Progress, Stopwatch},
-    report::Report,
+    report::{Kept, Report},
 };
 
 /// Tries the transcript processor in simulated worlds: every crash, in virtual time.
@@ -49,6 +50,10 @@ enum Command {
     Bugs(BugsArgs),
     /// Prints what a kill at each stop point of the crash test leads to.
     Table,
+    /// Feeds a trace to the core and compares what it says; a plan is run.
+    Replay(traces::ReplayArgs),
+    /// Takes the trace of a call and kills its process at each of its points, in the simulator.
+    CrashEverywhere(traces::CrashArgs),
 }
 
 #[derive(Debug, Args)]
@@ -88,6 +93,9 @@ struct RunArgs {
     /// Runs the world so often on one thread, to measure the rate; only the last run keeps a trace.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     times: u64,
+    /// Writes what every core was told and said into this file, in the format in which production records.
+    #[arg(long)]
+    trace: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -106,6 +114,8 @@ pub(crate) fn main() -> ExitCode {
         Command::Run(args) => run(&cli, args),
         Command::Bugs(args) => bugs(&cli, args),
         Command::Table => table::print(cli.json).map(|()| ExitCode::SUCCESS),
+        Command::Replay(args) => traces::replay(&cli, args),
+        Command::CrashEverywhere(args) => traces::crash_everywhere(&cli, args),
     };
     code.unwrap_or_else(|error| {
         report::complain(&error);
@@ -156,21 +166,32 @@ fn search(cli: &Cli, args: &SearchArgs) -> io::Result<ExitCode> {
 }
 
 fn run(cli: &Cli, args: &RunArgs) -> io::Result<ExitCode> {
-    let recording = if args.large.is_some() { Recording::Off } else { Recording::On };
     let plan = match (&args.plan, args.large) {
-        (Some(path), _) => serde_json::from_slice(&std::fs::read(path)?).map_err(io::Error::other)?,
+        (Some(path), _) => traces::read_plan(path)?,
         (None, Some(calls)) => Plan::large(args.seed.unwrap_or(0), calls, 3, 40),
         (None, None) => Plan::of_seed(args.seed.unwrap_or(0)),
     };
+    run_plan(cli, args, &plan)
+}
+
+fn run_plan(cli: &Cli, args: &RunArgs, plan: &Plan) -> io::Result<ExitCode> {
+    let recording = if args.large.is_some() { Recording::Off } else { Recording::On };
     if plan.bug.is_some() && !Bug::are_compiled() {
         return Err(io::Error::other("the plan has a planted bug: build with --features planted-bugs"));
     }
     let watch = Stopwatch::start();
     let mut found = Found::default();
     for _ in 1..args.times {
-        found.enter(&plan, &plan.run(Recording::Off));
+        found.enter(plan, &plan.run(Recording::Off));
     }
-    let outcome = plan.run(recording);
+    let outcome = match &args.trace {
+        None => plan.run(recording),
+        Some(path) => {
+            let (outcome, trace) = plan.record(recording);
+            std::fs::write(path, trace).map_err(|error| traces::named(path, &error))?;
+            outcome
+        }
+    };
     let (seconds, digest) = (watch.seconds(), outcome.digest());
     if !cli.json {
         let mut out = io::stdout().lock();
@@ -196,7 +217,7 @@ fn run(cli: &Cli, args: &RunArgs) -> io::Result<ExitCode> {
             writeln!(out, "digest of the trace: {digest}")?;
         }
     }
-    found.enter(&plan, &outcome);
+    found.enter(plan, &outcome);
     Report { command: "run", cli, watch, families: vec![], digest }.finish(&found)
 }
 
@@ -207,8 +228,10 @@ fn bugs(cli: &Cli, args: &BugsArgs) -> io::Result<ExitCode> {
     let mut all = vec![];
     for bug in Bug::ALL {
         let hunted = explore::hunt(bug, args.searches);
+        let kept = hunted.shrunk.as_ref().map(|shrunk| Kept::new(&cli.out, &format!("bugs-{bug:?}"), &shrunk.plan));
+        let kept = kept.transpose()?;
         if !cli.json {
-            report::hunted(&hunted)?;
+            report::hunted(&hunted, kept.as_ref())?;
         }
         all.push(hunted);
     }

@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
@@ -10,6 +10,10 @@ use serde_json::{Value, json};
 use transcript_sim::{
     Plan, Recording,
     explore::{Failure, Found, Hunted, shrink},
+};
+use transcript_trace::{
+    Reader,
+    timeline::{Selection, Timeline},
 };
 
 use super::{Cli, progress::Stopwatch};
@@ -68,20 +72,21 @@ impl Report<'_> {
     fn tell(&self, failure: &Failure) -> io::Result<Value> {
         let seed = failure.plan.seed;
         let (plan, violation) = shrink(&failure.plan, &failure.violation);
-        let trace = plan.run(Recording::On).trace.unwrap_or_default();
-        let (plan_file, trace_file) = self.keep(&plan, &trace, seed)?;
+        let kept = Kept::new(&self.cli.out, &format!("{}-{seed}", self.command), &plan)?;
         let feature = if plan.bug.is_some() { " --features planted-bugs" } else { "" };
-        let repeat = format!("cargo run --release -p transcript-sim{feature} -- run --plan {}", plan_file.display());
+        let repeat = format!("cargo run --release -p transcript-sim{feature} -- run --plan {}", kept.plan.display());
         if !self.cli.json {
             let mut out = io::stdout().lock();
             writeln!(out, "BROKEN: {} (seed {seed})", violation.property)?;
             writeln!(out, "  {}\ndrawn: {:?}", violation.what, failure.plan.options)?;
             writeln!(out, "the shrunk plan:\n{plan}")?;
-            let lines: Vec<&str> = trace.lines().collect();
-            writeln!(out, "the end of the trace (the whole: {}):", trace_file.display())?;
+            let lines: Vec<&str> = kept.told.lines().collect();
+            writeln!(out, "the end of what happened (the whole: {}):", kept.text.display())?;
             for text in lines.iter().skip(lines.len().saturating_sub(TAIL)) {
                 writeln!(out, "  {text}")?;
             }
+            writeln!(out, "its trace: {}", kept.trace.display())?;
+            writeln!(out, "look at it: {}", kept.timeline.display())?;
             writeln!(out, "repeat with: {repeat}")?;
         }
         Ok(json!({
@@ -90,24 +95,54 @@ impl Report<'_> {
             "what": violation.what,
             "options": failure.plan.options,
             "plan": plan,
-            "planFile": plan_file,
-            "traceFile": trace_file,
+            "planFile": kept.plan,
+            "textFile": kept.text,
+            "traceFile": kept.trace,
+            "timelineFile": kept.timeline,
             "repeat": repeat,
         }))
     }
+}
 
-    fn keep(&self, plan: &Plan, trace: &str, seed: u64) -> io::Result<(PathBuf, PathBuf)> {
-        std::fs::create_dir_all(&self.cli.out)?;
-        let plan_file = self.cli.out.join(format!("{}-{seed}.plan.json", self.command));
-        let trace_file = self.cli.out.join(format!("{}-{seed}.trace.txt", self.command));
-        std::fs::write(&plan_file, serde_json::to_string_pretty(plan).map_err(io::Error::other)?)?;
-        std::fs::write(&trace_file, trace)?;
-        Ok((plan_file, trace_file))
+/// The files that a plan leaves which breaks a promise, and what happened in it.
+pub(super) struct Kept {
+    /// The plan.
+    pub(super) plan: PathBuf,
+    /// What happened, a line for each thing.
+    pub(super) text: PathBuf,
+    /// What every core was told and said, in the format in which production records.
+    pub(super) trace: PathBuf,
+    /// The same as a picture.
+    pub(super) timeline: PathBuf,
+    told: String,
+}
+
+impl Kept {
+    /// Runs the plan once more and keeps everything about it in a directory, in files that begin with `name`.
+    pub(super) fn new(out: &Path, name: &str, plan: &Plan) -> io::Result<Self> {
+        std::fs::create_dir_all(out)?;
+        let (outcome, trace) = plan.record(Recording::On);
+        let file = |end: &str| out.join(format!("{name}.{end}"));
+        let told = outcome.trace.unwrap_or_default();
+        let timeline =
+            Timeline::read(Reader::new(trace.as_slice()), &Selection::default()).map_err(io::Error::other)?;
+        let kept = Self {
+            plan: file("plan.json"),
+            text: file("trace.txt"),
+            trace: file("trace.jsonl"),
+            timeline: file("plan.html"),
+            told,
+        };
+        std::fs::write(&kept.plan, serde_json::to_string_pretty(plan).map_err(io::Error::other)?)?;
+        std::fs::write(&kept.text, &kept.told)?;
+        std::fs::write(&kept.trace, trace)?;
+        std::fs::write(&kept.timeline, timeline.html())?;
+        Ok(kept)
     }
 }
 
 /// One planted bug: in how many seeds, by which promise, with which plan.
-pub(super) fn hunted(hunted: &Hunted) -> io::Result<()> {
+pub(super) fn hunted(hunted: &Hunted, kept: Option<&Kept>) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let seeds: Vec<String> = hunted.seeds.iter().map(ToString::to_string).collect();
     match &hunted.shrunk {
@@ -119,7 +154,10 @@ pub(super) fn hunted(hunted: &Hunted) -> io::Result<()> {
             for text in plan.to_string().lines() {
                 writeln!(out, "  {text}")?;
             }
-            Ok(())
+            match kept {
+                Some(kept) => writeln!(out, "  {}, {}", kept.plan.display(), kept.timeline.display()),
+                None => Ok(()),
+            }
         }
     }
 }

@@ -69,7 +69,7 @@ fn play(stop: &str, when: Option<Trigger>, window: (&str, u64), outage: (&str, u
     };
     let outcome = plan.run(Recording::Off);
     let stats = outcome.stats;
-    let recovery = stats.first_fault_us.map(|killed| super::micros(stats.settled_us - killed));
+    let recovery = stats.faults_us.first().copied().flatten().map(|killed| super::micros(stats.settled_us - killed));
     json!({
         "stop": stop,
         "window": window.0,

@@ -12,6 +12,7 @@ mod nats;
 mod operator;
 mod puller;
 mod shell;
+mod tape;
 mod transcriber;
 pub(crate) mod watch;
 
@@ -37,6 +38,7 @@ use self::{
     mongo::Mongo,
     nats::Nats,
     shell::Handles,
+    tape::Tape,
     watch::Watch,
 };
 use crate::{
@@ -67,6 +69,7 @@ pub(crate) struct World {
     nats: Nats,
     mongo: Mongo,
     pub(crate) watch: RefCell<Watch>,
+    tape: Option<RefCell<Tape>>,
     /// How everything is set now: the servers have it at once, processors learn it when they start.
     pub(crate) settings: RefCell<Options>,
     faults: Faults,
@@ -81,7 +84,8 @@ pub(crate) struct World {
     last_mended: Cell<Time>,
     transcribers: Cell<u32>,
     steps: Cell<u64>,
-    first_fault: Cell<Option<Time>>,
+    /// When each fault of the plan happened; those behind the last one that did are not there.
+    happened: RefCell<Vec<Option<Time>>>,
     /// How long the store failed some jobs while it served others, and how long it served nobody, all faults together.
     store_troubles: Cell<(Duration, Duration)>,
     /// What the operator has yet to do.
@@ -147,8 +151,8 @@ pub struct Stats {
     pub dead_letters: u64,
     /// When the last end was acknowledged or terminated, in microseconds.
     pub settled_us: u64,
-    /// When the first fault happened, in microseconds.
-    pub first_fault_us: Option<u64>,
+    /// When each fault of the plan happened, in microseconds; those behind the last one that did are not there.
+    pub faults_us: Vec<Option<u64>>,
     /// The points that were passed.
     pub points: Points,
     /// Those that had been passed when the first fault happened.
@@ -173,16 +177,41 @@ impl Plan {
     /// Where the plan has a planted bug and none is compiled in.
     #[must_use]
     pub fn run(&self, recording: Recording) -> Outcome {
+        self.play(recording, Taping::Off).0
+    }
+
+    /// Plays the plan and writes it down as production does, in the format of [`transcript_trace`]: a part for each process
+    /// in the order of their starts, and one without a processor of what no core saw.
+    ///
+    /// # Panics
+    ///
+    /// Where the plan has a planted bug and none is compiled in.
+    #[must_use]
+    pub fn record(&self, recording: Recording) -> (Outcome, Vec<u8>) {
+        let (outcome, trace) = self.play(recording, Taping::On);
+        (outcome, trace.unwrap_or_default())
+    }
+
+    fn play(&self, recording: Recording, taping: Taping) -> (Outcome, Option<Vec<u8>>) {
         assert!(self.bug.is_none() || Bug::are_compiled(), "build with --features planted-bugs to run this plan");
-        let world = World::new(self, recording);
+        let world = World::new(self, recording, taping);
         world.set_up();
         world.go_on();
-        world.finish()
+        let outcome = world.finish();
+        let tape = world.tape.as_ref().map(|tape| tape.borrow_mut().take());
+        (outcome, tape)
     }
 }
 
+/// Whether a run is written down in the format of production.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Taping {
+    Off,
+    On,
+}
+
 impl World {
-    fn new(plan: &Plan, recording: Recording) -> Rc<Self> {
+    fn new(plan: &Plan, recording: Recording, taping: Taping) -> Rc<Self> {
         let plan = Rc::new(plan.clone());
         let broker = Broker::new(WallTime::from_millis(EPOCH_MS), Tuning::default());
         Rc::new(Self {
@@ -190,6 +219,7 @@ impl World {
             nats: Nats::new(broker, plan.processors),
             mongo: Mongo::new(&plan),
             watch: RefCell::new(Watch::new(Rc::clone(&plan), recording)),
+            tape: (taping == Taping::On).then(|| RefCell::new(Tape::new(&plan))),
             settings: RefCell::new(plan.options.clone()),
             faults: Faults::new(&plan),
             delays: RefCell::new(Rng::split(plan.seed, 1)),
@@ -201,7 +231,7 @@ impl World {
             last_mended: Cell::new(Time::ZERO),
             transcribers: Cell::new(u32::try_from(plan.calls.len()).unwrap_or(u32::MAX)),
             steps: Cell::new(0),
-            first_fault: Cell::new(None),
+            happened: RefCell::default(),
             store_troubles: Cell::new((Duration::ZERO, Duration::ZERO)),
             chores_left: Cell::new(plan.chores.len()),
             given_up: Cell::new(None),
@@ -399,11 +429,14 @@ impl World {
             missing: count(ledger.exhausted().filter(|(_, _, what)| *what == Exhaustion::Missing).count()),
             dead_letters: count(ledger.letters.len()),
             settled_us: ledger.ends.values().filter_map(|end| end.settled_at).max().map_or(0, Time::as_micros),
-            first_fault_us: self.first_fault.get().map(Time::as_micros),
+            faults_us: self.happened.take().into_iter().map(|at| at.map(Time::as_micros)).collect(),
             points,
             at_first_fault,
         };
         let outcome = Outcome { violation: watch.violation.take(), trace: watch.trace.take(), stats };
+        if let (Some(tape), Some(Violation { property, what, .. })) = (&self.tape, &outcome.violation) {
+            tape.borrow_mut().remark(now, &format_args!("broken: {property}: {what}"));
+        }
         drop(watch);
         self.take_down();
         outcome
@@ -484,6 +517,9 @@ impl World {
     }
 
     pub(crate) fn saw(&self, seen: &Seen<'_>) {
+        if let Some(tape) = &self.tape {
+            tape.borrow_mut().saw(self.clock.now(), seen, &self.watch.borrow().ledger);
+        }
         self.watch.borrow_mut().saw(self.clock.now(), seen);
     }
 
@@ -540,6 +576,15 @@ impl World {
         twist
     }
 
+    fn happened(&self, fault: usize) {
+        let mut happened = self.happened.borrow_mut();
+        let known = happened.len().max(fault + 1);
+        happened.resize(known, None);
+        if let Some(at) = happened.get_mut(fault) {
+            *at = Some(self.clock.now());
+        }
+    }
+
     /// A fault begins that has an end.
     fn broken(&self) {
         self.under_way.set(self.under_way.get() + 1);
@@ -576,7 +621,7 @@ mod tests {
             heals_at_ms: Some(600_000),
             bug: None,
         };
-        let world = World::new(&plan, Recording::Off);
+        let world = World::new(&plan, Recording::Off, Taping::On);
         world.set_up();
         world.go_on();
         assert_eq!(world.finish().violation, None);

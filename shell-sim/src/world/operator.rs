@@ -24,7 +24,7 @@ const AFTERMATH: Duration = Duration::from_secs(6);
 /// closes after two that were not answered.
 const STANDSTILL: Duration = Duration::from_secs(240);
 /// How long a single MongoDB server takes to become primary.
-const ELECTION: Duration = Duration::from_millis(500);
+pub(super) const ELECTION: Duration = Duration::from_millis(500);
 /// The longest that a draining processor takes: the core's default grace time.
 const GRACE: Duration = Duration::from_secs(21);
 
@@ -41,7 +41,7 @@ pub(super) fn act(world: &Rc<World>, number: usize, twist: &mut Twist) {
     let plan = Rc::clone(&world.plan);
     let Some(fault) = plan.faults.get(number) else { return };
     world.saw(&Seen::Fault(fault));
-    world.first_fault.set(world.first_fault.get().or(Some(world.clock.now())));
+    world.happened(number);
     match &fault.what {
         Action::Kill { processor, outage_ms } => kill(world, *processor, span(world, *outage_ms)),
         Action::Freeze { processor, span_ms } => freeze(world, *processor, span(world, *span_ms)),
@@ -204,6 +204,9 @@ fn freeze(world: &Rc<World>, processor: usize, span: Duration) {
         process.frozen += 1;
         (process.starts, process.handles.clone())
     };
+    if let Some(tape) = &world.tape {
+        tape.borrow_mut().frozen(processor, world.clock.now(), span);
+    }
     let connection = handles.as_ref().and_then(|handles| handles.nats.connection());
     // What is sent to it while its requests last waits in its socket, and what it held before comes to nothing as well.
     let sent_to = handles.map_or(span, |handles| span.min(handles.ack_wait + AFTERMATH));

@@ -28,6 +28,7 @@ use super::{
     mongo::MongoClient,
     nats::{Awaited, Frame, NatsClient},
     puller::Puller,
+    tape::ProcessTape,
 };
 use crate::{
     broker::{AckBody, Answer, Headers, Message, Which},
@@ -70,6 +71,8 @@ pub(super) struct Shared {
     pub(super) allowed: Bell,
     /// The inboxes of the pull requests that are open; `None` once the process drains.
     pub(super) open_pulls: RefCell<Option<Vec<u64>>>,
+    /// Where what the core is told is written down.
+    tape: Option<ProcessTape>,
 }
 
 /// The driver's own state.
@@ -98,6 +101,7 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
         allowance: Cell::new(0),
         allowed: Bell::default(),
         open_pulls: RefCell::new(Some(vec![])),
+        tape: begin_tape(world, processor),
     });
     let core = Rc::new(RefCell::new(new_core(world)));
     let kept = Rc::clone(&core);
@@ -127,6 +131,19 @@ fn new_core(world: &World) -> Processor {
     Processor::new(settings).expect("the plan's settings can work")
 }
 
+fn begin_tape(world: &World, processor: usize) -> Option<ProcessTape> {
+    let tape = world.tape.as_ref()?;
+    let started = (world.clock.now(), calendar_of(world, processor));
+    let settings = world.settings.borrow().core();
+    Some(tape.borrow_mut().begin(processor, started, settings, new_core(world)))
+}
+
+/// A processor's calendar.
+fn calendar_of(world: &World, processor: usize) -> WallTime {
+    let skew = world.plan.options.skews_ms.get(processor).copied().unwrap_or(0);
+    WallTime::from_millis(world.calendar().as_millis() + skew)
+}
+
 impl Shared {
     /// The core's time: since the process started.
     fn time(&self) -> Time {
@@ -134,8 +151,7 @@ impl Shared {
     }
 
     pub(super) fn calendar(&self) -> WallTime {
-        let skew = self.world.plan.options.skews_ms.get(self.processor).copied().unwrap_or(0);
-        WallTime::from_millis(self.world.calendar().as_millis() + skew)
+        calendar_of(&self.world, self.processor)
     }
 
     /// Whether it has been told to take no more work.
@@ -261,7 +277,7 @@ impl Driver {
         };
         match future::or(async { Some(shared.inputs.take().await) }, woken).await {
             None => {
-                self.core.borrow_mut().handle(shared.time(), Input::Woken);
+                self.tell(Input::Woken);
                 wake_up
             }
             Some(input) => {
@@ -295,9 +311,22 @@ impl Driver {
         {
             self.replies.insert(ended.session.key(), Arc::clone(&delivery.reply));
         }
-        self.core.borrow_mut().handle(self.shared.time(), input);
+        self.tell(input);
         if let Some(id) = reported.filter(|_| self.core.borrow().counters().ignored_reports > ignored) {
             world.saw(&Seen::Ignored { processor, id });
+        }
+    }
+
+    fn tell(&self, input: Input) {
+        let now = self.shared.time();
+        match &self.shared.tape {
+            None => {
+                self.core.borrow_mut().handle(now, input);
+            }
+            Some(tape) => {
+                let job = self.core.borrow_mut().handle(now, input.clone());
+                tape.record(now, job, input);
+            }
         }
     }
 
@@ -313,7 +342,7 @@ impl Driver {
             match output {
                 Output::Perform { id, effect } => {
                     world.saw(&Seen::Asked { processor, id, effect: &effect });
-                    let kind = kind(&effect);
+                    let kind = Kind::of(&effect);
                     let twist = world.pass(Point::Effect { processor, kind, moment: Moment::Before });
                     if world.is_doomed(processor) {
                         return None;
@@ -561,17 +590,4 @@ fn failed(answer: &Result<store::Answer, StoreError>) -> Report {
 
 fn failure(kind: FailureKind, detail: &str) -> Report {
     Report::Failed(Failure { kind, detail: detail.to_owned() })
-}
-
-fn kind(effect: &Effect) -> Kind {
-    match effect {
-        Effect::Count { .. } => Kind::Count,
-        Effect::Load { .. } => Kind::Load,
-        Effect::Save { .. } => Kind::Save,
-        Effect::Publish { .. } => Kind::Publish,
-        Effect::Mark { .. } => Kind::Mark,
-        Effect::Bury { .. } => Kind::Bury,
-        Effect::Republish { .. } => Kind::Republish,
-        Effect::Acknowledge { .. } => Kind::Acknowledge,
-    }
 }

@@ -1,0 +1,485 @@
+//! Makes a plan of what a trace tells of one session.
+//!
+//! A trace does not say everything. What it leaves open is filled in as the product's users would expect it, and what cannot
+//! be rebuilt is said.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use transcript_core::{FailureKind, Settings, SettingsError};
+use transcript_trace::Reader;
+
+use super::{
+    MOST_SEGMENTS,
+    story::{Came, Step, Story, What, server},
+};
+use crate::{
+    plan::{
+        Action, Call, Chore, End, EndPayload, Fault, Kind, Moment, Options, Plan, SegmentSaved, Server, Task, Trigger,
+        Verdict,
+    },
+    world::Recording,
+};
+
+/// How long before its first end the call's world begins, in microseconds.
+const LEAD_US: i64 = 1_000_000;
+/// From how late a first delivery on nobody was there to take it, in microseconds.
+const LATE_US: i64 = 50_000;
+/// How long a killed processor is gone of which nothing more is known, in milliseconds.
+pub(super) const GONE_MS: u64 = 600_000;
+/// How many processors there are: those that had the call, and at least one more than one; but no more than this.
+const MOST_PROCESSORS: usize = 8;
+/// The shortest and the longest delay of a message, in microseconds.
+const DELAYS_US: (u64, u64) = (150, 100_000);
+/// What failed within this time was refused by somebody, in microseconds.
+const AT_ONCE_US: i64 = 1_000_000;
+/// How long a server that comes back takes to serve, in milliseconds: its election.
+const ELECTION_MS: u64 = 500;
+
+/// The name of an effect in its story: which job's it is, its kind, how many of the job's effects of this kind had succeeded
+/// before, and which try it is since.
+pub(super) type Name = (usize, Kind, u32, u32);
+
+/// A call of a trace as a plan.
+#[derive(Debug)]
+pub(super) struct Rebuilt {
+    pub(super) plan: Plan,
+    pub(super) story: Story,
+    /// What the plan does otherwise than the trace, or takes for granted.
+    pub(super) otherwise: Vec<String>,
+    /// Microseconds since the Unix epoch at the plan's beginning.
+    origin: i64,
+}
+
+impl Rebuilt {
+    pub(super) fn new(story: Story) -> Result<Self, SettingsError> {
+        story.settings.check()?;
+        let options = options(&story.settings);
+        options.core().check()?;
+        let starts = story.ends.values().map(|end| end.stored_at.min(end.first_delivered_at));
+        let first = starts.min().unwrap_or(0);
+        let origin = first.saturating_sub(LEAD_US);
+        let origin = origin.saturating_sub(origin.rem_euclid(1_000));
+        let delay = story.round_trip().map(|trip| u64::try_from(trip / 2).unwrap_or(0).clamp(DELAYS_US.0, DELAYS_US.1));
+        let held = story.steps.iter().filter_map(|step| story.processes.get(step.process));
+        let names: BTreeSet<_> = held.map(|process| &process.processor).collect();
+        let plan = Plan {
+            seed: 0,
+            processors: names.len().clamp(2, MOST_PROCESSORS),
+            options: Options { delay_us: delay.unwrap_or(DELAYS_US.0), ..options },
+            calls: vec![],
+            faults: vec![],
+            chores: vec![],
+            heals_at_ms: None,
+            bug: None,
+        };
+        let otherwise = unlike(&story.settings);
+        let mut rebuilt = Self { plan, story, otherwise, origin };
+        rebuilt.begin_late();
+        rebuilt.break_servers();
+        let arrivals = rebuilt.arrivals();
+        rebuilt.plan.calls = vec![rebuilt.call(&arrivals, None)];
+        rebuilt.redrive();
+        rebuilt.end_processes();
+        rebuilt.store_just_in_time(&arrivals);
+        Ok(rebuilt)
+    }
+
+    fn at_ms(&self, at: i64) -> u64 {
+        u64::try_from(at.saturating_sub(self.origin) / 1_000).unwrap_or(0)
+    }
+
+    /// Where an end waited for its first delivery, nobody was there until then.
+    fn begin_late(&mut self) {
+        let Some(end) = self.story.ends.values().min_by_key(|end| end.first_delivered_at) else { return };
+        if end.first_delivered_at.saturating_sub(end.stored_at) > LATE_US {
+            let outage_ms = self.at_ms(end.first_delivered_at);
+            let killed = |processor| Fault { when: Trigger::AtMs(0), what: Action::Kill { processor, outage_ms } };
+            self.plan.faults.extend((0..self.plan.processors).map(killed));
+        }
+    }
+
+    /// When how many segments more were there: between the count before and the one that saw them.
+    fn arrivals(&mut self) -> Vec<Arrival> {
+        let story = &self.story;
+        let mut arrivals = vec![];
+        let (mut known, mut since) = (0, None);
+        for (place, step) in story.steps.iter().enumerate() {
+            let What::Reported { came: Came::Counted(segments), .. } = step.what else { continue };
+            if segments < known {
+                let (entry, part) = (step.entry, step.part);
+                self.otherwise.push(format!("entry {entry} of part {part} counts fewer segments than before"));
+            }
+            let asked = story.asked(place).map_or(step.at, |asked| asked.at);
+            let between = since.map(|since| (since, asked));
+            arrivals.push(Arrival { segments: segments.saturating_sub(known), between });
+            known = known.max(segments);
+            since = Some(step.at);
+        }
+        let loaded = story.segments.len() as u64;
+        let announced = story.ends.values().map(|end| end.published_segments).max().unwrap_or(0);
+        let all = if arrivals.is_empty() { announced } else { known.max(loaded) };
+        if all > MOST_SEGMENTS {
+            self.otherwise.push(format!("{all} segments are more than the {MOST_SEGMENTS} that are rebuilt"));
+        }
+        if all > known {
+            match arrivals.last_mut() {
+                Some(last) => last.segments += all - known,
+                None => arrivals.push(Arrival { segments: all, between: None }),
+            }
+        }
+        arrivals
+    }
+
+    /// The call, whose later segments come when `own` says, or else half-way between two counts.
+    fn call(&self, arrivals: &[Arrival], own: Option<&[u64]>) -> Call {
+        let story = &self.story;
+        let mut times = vec![];
+        for (number, arrival) in arrivals.iter().enumerate() {
+            let room = MOST_SEGMENTS.saturating_sub(times.len() as u64);
+            let at = match (arrival.between, own.and_then(|own| own.get(number))) {
+                (None, _) => 0,
+                (Some(_), Some(at)) => *at,
+                (Some((from, to)), None) => self.at_ms(from + to.saturating_sub(from) / 2),
+            };
+            times.extend((0..arrival.segments.min(room)).map(|_| at));
+        }
+        let mut known: Vec<_> = story.segments.values().collect();
+        known.sort_by_key(|segment| (segment.index.unwrap_or(i64::MAX), &segment.id));
+        let mut indices: Vec<i64> = known.iter().filter_map(|segment| segment.index).collect();
+        indices.dedup();
+        let named = indices.len() == times.len();
+        let segments = times.iter().enumerate().map(|(place, at_ms)| {
+            let segment = known.get(place);
+            let own = segment.and_then(|segment| segment.index).filter(|_| named);
+            SegmentSaved {
+                at_ms: *at_ms,
+                index: own.unwrap_or_else(|| i64::try_from(place).unwrap_or(i64::MAX)),
+                speaker: segment.and_then(|segment| segment.speaker.clone()),
+                text: segment.map_or_else(|| "Yes.".to_owned(), |segment| segment.text.clone()),
+            }
+        });
+        let ends = story.ends.values().filter(|end| end.redrive_of.is_none()).map(|end| End {
+            at_ms: self.at_ms(end.stored_at.min(end.first_delivered_at)),
+            payload: EndPayload::Announces(end.published_segments),
+        });
+        let refused = story.steps.iter().any(|step| {
+            let refusal = Came::Failed(FailureKind::Rejected);
+            matches!(step.what, What::Reported { kind: Kind::Save, came, .. } if came == refusal)
+        });
+        Call {
+            conversation: story.session.conversation_id.to_string(),
+            session: story.session.session_id.to_string(),
+            segments: segments.collect(),
+            ends: ends.collect(),
+            verdict: if refused { Verdict::Refused } else { Verdict::Taken },
+        }
+    }
+
+    /// An end that was made from a dead letter is the operator's work; one that was made from an end is a drain's.
+    fn redrive(&mut self) {
+        let ends = &self.story.ends;
+        let by_hand = ends.values().filter(|end| end.redrive_of.is_some_and(|of| !ends.contains_key(&of)));
+        let chores = by_hand.map(|end| Chore { at_ms: self.at_ms(end.stored_at), what: Task::Redrive });
+        self.plan.chores = chores.collect();
+        if self.plan.calls.iter().all(|call| call.ends.is_empty()) {
+            // Nothing is known of the end that the dead letter was made from: this one stands for it.
+            let end = ends.values().next().map(|end| End {
+                at_ms: self.at_ms(end.stored_at.min(end.first_delivered_at)),
+                payload: EndPayload::Announces(end.published_segments),
+            });
+            self.plan.chores.clear();
+            self.plan.calls.iter_mut().for_each(|call| call.ends.extend(end.clone()));
+        }
+    }
+
+    /// A server was away from before the first failure of a row until before the next success.
+    fn break_servers(&mut self) {
+        for away in [Server::Broker, Server::Store] {
+            let mut since: Option<(i64, Refusal)> = None;
+            for (place, step) in self.story.steps.iter().enumerate() {
+                let What::Reported { kind, came, .. } = step.what else { continue };
+                if server(kind) != away {
+                    continue;
+                }
+                let asked = self.story.asked(place).map_or(step.at, |asked| asked.at);
+                if let Came::Failed(why) = came {
+                    if why != FailureKind::Rejected {
+                        let after = step.at.saturating_sub(asked);
+                        since.get_or_insert((asked, if after < AT_ONCE_US { Refusal::AtOnce } else { Refusal::Late }));
+                    } else if kind != Kind::Save {
+                        self.otherwise.push(format!("{kind:?} is refused in the trace, and here it is not"));
+                    }
+                } else if let Some((from, refusal)) = since.take() {
+                    let fault = self.outage(away, refusal, from, asked);
+                    self.plan.faults.push(fault);
+                }
+            }
+            if let (Some((from, refusal)), Some(last)) = (since, self.story.steps.last()) {
+                let fault = self.outage(away, refusal, from, last.at);
+                self.plan.faults.push(fault);
+            }
+        }
+    }
+
+    /// A MongoDB without a primary refuses at once, as often as it is asked; one that is gone is waited for.
+    fn outage(&self, away: Server, refusal: Refusal, from: i64, to: i64) -> Fault {
+        let (from, to) = (self.at_ms(from).saturating_sub(1), self.at_ms(to).saturating_sub(1));
+        let span_ms = to.saturating_sub(from).max(1);
+        let what = match (away, refusal) {
+            (Server::Store, Refusal::AtOnce) => Action::StepDown { span_ms },
+            (Server::Store, Refusal::Late) => {
+                Action::StopServer { server: Server::Store, outage_ms: span_ms.saturating_sub(ELECTION_MS) }
+            }
+            (Server::Broker, _) => Action::StopServer { server: Server::Broker, outage_ms: span_ms },
+        };
+        Fault { when: Trigger::AtMs(from), what }
+    }
+
+    /// What became of the processes that had the call: each kill, freeze and rollout is put into the plan after a look at
+    /// who has the call by then.
+    fn end_processes(&mut self) {
+        let mut endings: Vec<(i64, usize, Ending)> = vec![];
+        for (number, process) in self.story.processes.iter().enumerate() {
+            if self.story.was_killed(number) {
+                endings.push((process.last_at, number, Ending::Killed));
+            }
+        }
+        endings.extend(self.freezes());
+        let drained = self.story.steps.iter().filter(|step| matches!(step.what, What::Drained));
+        endings.extend(drained.map(|step| (step.at, step.process, Ending::Drained)));
+        endings.sort_by_key(|(at, _, _)| *at);
+        for (at, process, how) in endings {
+            match self.ending(at, process, how) {
+                Some(fault) => self.plan.faults.push(fault),
+                None => self.otherwise.push(format!("{} is not rebuilt", how.name())),
+            }
+        }
+    }
+
+    /// The stretches in which a job's process said nothing, not even a heartbeat, for longer than the ack wait.
+    fn freezes(&self) -> Vec<(i64, usize, Ending)> {
+        let ack_wait = i64::try_from(self.story.settings.ack_wait.as_micros()).unwrap_or(i64::MAX);
+        let mut freezes = vec![];
+        let delivered = self.story.steps.iter().filter(|step| matches!(step.what, What::Delivered { .. }));
+        let with_heart: BTreeSet<_> = delivered.map(|step| (step.process, step.job)).collect();
+        let mut last: BTreeMap<_, &Step> = BTreeMap::new();
+        for step in &self.story.steps {
+            let key = (step.process, step.job);
+            let before = last.insert(key, step);
+            let Some(before) = before else { continue };
+            let quiet = matches!(before.what, What::Asked { word: "nak", .. });
+            if with_heart.contains(&key) && !quiet && step.at.saturating_sub(before.at) > ack_wait {
+                freezes.push((before.at, step.process, Ending::Frozen { until: step.at }));
+            }
+        }
+        freezes
+    }
+
+    fn ending(&self, at: i64, process: usize, how: Ending) -> Option<Fault> {
+        let delivered = |step: &&Step| matches!(step.what, What::Delivered { .. });
+        let all: Vec<&Step> = self.story.steps.iter().filter(delivered).collect();
+        let nth = all.iter().rposition(|step| step.process == process && step.at <= at)?;
+        let own = play(&self.plan, &self.story);
+        let processor = own.processor(own.holder_of_delivery(nth)?)?;
+        let at_ms = self.at_ms(at) + 1;
+        let fault = match how {
+            Ending::Killed => {
+                let when = self.pending(process, &own, processor).unwrap_or(Trigger::AtMs(at_ms));
+                Fault { when, what: Action::Kill { processor, outage_ms: self.gone_ms(process, at) } }
+            }
+            Ending::Frozen { until } => {
+                let span_ms = self.at_ms(until).saturating_sub(at_ms);
+                Fault { when: Trigger::AtMs(at_ms), what: Action::Freeze { processor, span_ms } }
+            }
+            Ending::Drained => {
+                let outage_ms = self.gone_ms(process, at);
+                Fault { when: Trigger::AtMs(self.at_ms(at)), what: Action::Rollout { processor, outage_ms } }
+            }
+        };
+        Some(fault)
+    }
+
+    /// The effect that a killed process had asked for and never heard of.
+    fn pending(&self, process: usize, own: &Story, processor: usize) -> Option<Trigger> {
+        let last = self.story.steps.iter().rposition(|step| {
+            step.process == process && matches!(step.what, What::Asked { .. } | What::Reported { .. })
+        })?;
+        let name = self.story.names().get(last).copied().flatten()?;
+        let place = own.find(name)?;
+        let (by, kind, nth) = own.nth(place)?;
+        (by == processor).then_some(Trigger::Effect { processor, kind, nth, moment: Moment::After })
+    }
+
+    fn gone_ms(&self, process: usize, at: i64) -> u64 {
+        let name = self.story.processes.get(process).map(|process| &process.processor);
+        let next = self.story.processes.iter().filter(|next| Some(&next.processor) == name && next.started_at >= at);
+        next.map(|next| self.at_ms(next.started_at).saturating_sub(self.at_ms(at))).min().unwrap_or(GONE_MS)
+    }
+
+    /// Now that it is known when the plan counts, later segments come just before the count that sees them.
+    fn store_just_in_time(&mut self, arrivals: &[Arrival]) {
+        let counts = |story: &Story| -> Vec<(i64, u64)> {
+            let steps = story.steps.iter().enumerate();
+            let counted = steps.filter_map(|(place, step)| {
+                let What::Reported { came: Came::Counted(segments), .. } = step.what else { return None };
+                Some((story.asked(place)?.at, segments))
+            });
+            counted.collect()
+        };
+        let before = play(&self.plan, &self.story);
+        let seen = counts(&before);
+        let beginning = before.origin();
+        let just_before: Vec<u64> = seen
+            .iter()
+            .map(|(asked, _)| u64::try_from((asked - beginning) / 1_000).unwrap_or(0).saturating_sub(1))
+            .collect();
+        if seen.len() < arrivals.len() {
+            return;
+        }
+        let call = self.call(arrivals, Some(&just_before));
+        let old = std::mem::replace(&mut self.plan.calls, vec![call]);
+        if let (Some(call), Some(old)) = (self.plan.calls.first_mut(), old.first()) {
+            call.ends.clone_from(&old.ends);
+        }
+        let numbers = |counts: &[(i64, u64)]| counts.iter().map(|(_, segments)| *segments).collect::<Vec<u64>>();
+        if numbers(&counts(&play(&self.plan, &self.story))) != numbers(&seen) {
+            self.plan.calls = old;
+        }
+    }
+}
+
+/// What comes of a plan, in the words of a trace; nothing where its end never comes to a process.
+pub(super) fn play(plan: &Plan, story: &Story) -> Story {
+    let (_, trace) = plan.record(Recording::Off);
+    Story::read(Reader::new(trace.as_slice()), None).unwrap_or_else(|_| story.without_steps())
+}
+
+/// So many more segments, and the counts between which they came; `None` before the end.
+#[derive(Debug, Clone, Copy)]
+struct Arrival {
+    segments: u64,
+    between: Option<(i64, i64)>,
+}
+
+/// How the first effect of a row of failures failed.
+#[derive(Debug, Clone, Copy)]
+enum Refusal {
+    AtOnce,
+    Late,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Ending {
+    Killed,
+    Frozen { until: i64 },
+    Drained,
+}
+
+impl Ending {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Killed => "a kill of the trace",
+            Self::Frozen { .. } => "a freeze of the trace",
+            Self::Drained => "a rollout of the trace",
+        }
+    }
+}
+
+impl Story {
+    /// The names of the effects, by the places of the steps that ask for them.
+    pub(super) fn names(&self) -> Vec<Option<Name>> {
+        let jobs: BTreeMap<_, usize> = self.jobs().into_iter().zip(0..).collect();
+        let mut done: BTreeMap<(usize, Kind), (u32, u32)> = BTreeMap::new();
+        let names = self.steps.iter().map(|step| {
+            let job = *jobs.get(&(step.process, step.job))?;
+            match step.what {
+                What::Asked { kind, .. } => {
+                    let (done, tries) = done.entry((job, kind)).or_default();
+                    *tries += 1;
+                    Some((job, kind, *done, *tries))
+                }
+                What::Heartbeat => {
+                    let (_, beats) = done.entry((job, Kind::Heartbeat)).or_default();
+                    *beats += 1;
+                    Some((job, Kind::Heartbeat, 0, *beats))
+                }
+                What::Reported { kind, came: Came::Counted(_) | Came::Loaded(_) | Came::Done, .. } => {
+                    let (done, tries) = done.entry((job, kind)).or_default();
+                    (*done, *tries) = (*done + 1, 0);
+                    None
+                }
+                What::Reported { came: Came::Failed(_), .. }
+                | What::Delivered { .. }
+                | What::Exhausted
+                | What::Outgrown
+                | What::Drained => None,
+            }
+        });
+        names.collect()
+    }
+
+    pub(super) fn find(&self, name: Name) -> Option<usize> {
+        self.names().iter().position(|own| *own == Some(name))
+    }
+
+    /// Which effect of its kind, of which processor of the simulator, a step asks for.
+    pub(super) fn nth(&self, place: usize) -> Option<(usize, Kind, u64)> {
+        let step = self.steps.get(place)?;
+        let What::Asked { kind, .. } = step.what else { return None };
+        let processor = self.processor(step.process)?;
+        let same = self.steps.get(..=place)?.iter().filter(|it| {
+            matches!(it.what, What::Asked { kind: own, .. } if own == kind)
+                && self.processor(it.process) == Some(processor)
+        });
+        Some((processor, kind, same.count() as u64))
+    }
+
+    /// The simulator's number of a process's processor.
+    pub(super) fn processor(&self, process: usize) -> Option<usize> {
+        let name = self.processes.get(process)?.processor.as_deref()?;
+        name.rsplit(' ').next()?.parse().ok()
+    }
+
+    /// When a story of the simulator begins.
+    pub(super) fn origin(&self) -> i64 {
+        self.processes.iter().map(|process| process.started_at).min().unwrap_or(0)
+    }
+}
+
+fn options(settings: &Settings) -> Options {
+    let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    Options {
+        quiet_period_ms: millis(settings.quiet_period),
+        settle_rounds: settings.settle_rounds,
+        ack_wait_ms: millis(settings.ack_wait),
+        max_deliver: settings.max_deliver,
+        max_in_flight: settings.max_in_flight,
+        page_size: settings.page_size,
+        patience_ms: millis(settings.patience),
+        answer_timeout_ms: millis(settings.answer_timeout) / 4,
+        announce_once: settings.announce_once,
+        revise: settings.revise,
+        max_bytes_in_flight: Some(settings.max_bytes_in_flight),
+        ..Options::quick()
+    }
+}
+
+/// The settings of a trace that no plan has.
+fn unlike(settings: &Settings) -> Vec<String> {
+    let here = options(settings).core();
+    let differ = [
+        ("quiet period", settings.quiet_period == here.quiet_period),
+        ("ack wait", settings.ack_wait == here.ack_wait),
+        ("patience", settings.patience == here.patience),
+        ("answer timeout", settings.answer_timeout == here.answer_timeout),
+        ("nak delay", settings.nak_delay == here.nak_delay),
+        ("retry pauses", (settings.retry_base, settings.retry_cap) == (here.retry_base, here.retry_cap)),
+        ("grace time", settings.grace == here.grace),
+        ("bounds of a summary", settings.limits == here.limits),
+    ];
+    let differ = differ.iter().filter(|(_, same)| !same);
+    differ.map(|(name, _)| format!("the {name} of the trace is rounded, or the default here")).collect()
+}

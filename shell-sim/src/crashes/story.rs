@@ -1,0 +1,501 @@
+//! What a trace tells of one session.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use transcript_core::{
+    Acknowledgement, Delivery, Effect, FailureKind, Input, Output, Report, Settings, Time, WallTime,
+    event::SessionEnded,
+    ids::{JobId, Session},
+    summary::Segment,
+};
+use transcript_trace::{Entry, Header, Line, Note, ReadError, Said, cut::Wanted};
+
+use super::Unfit;
+use crate::plan::{Kind, Server};
+
+/// Everything that happened to one session, in the order of time.
+#[derive(Debug)]
+pub(super) struct Story {
+    pub(super) session: Session,
+    /// Those of the first process that had it.
+    pub(super) settings: Settings,
+    pub(super) steps: Vec<Step>,
+    /// Its ends, by their places in the stream.
+    pub(super) ends: BTreeMap<u64, EndTold>,
+    /// What was loaded of it, by id.
+    pub(super) segments: BTreeMap<String, Segment>,
+    /// The processes that had it.
+    pub(super) processes: Vec<Process>,
+}
+
+/// An end of a call as it was handed over.
+#[derive(Debug, Clone)]
+pub(super) struct EndTold {
+    pub(super) published_segments: u64,
+    /// In microseconds since the Unix epoch, as all moments of a story.
+    pub(super) stored_at: i64,
+    pub(super) first_delivered_at: i64,
+    pub(super) redrive_of: Option<u64>,
+}
+
+/// One process, from its start to what the trace has last of it.
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) processor: Option<Arc<str>>,
+    pub(super) started_at: i64,
+    pub(super) last_at: i64,
+    pub(super) killed: bool,
+    pub(super) drained: bool,
+    /// Whether the account of the session ends before that of the process.
+    left_out: bool,
+}
+
+/// One thing that happened.
+#[derive(Debug, Clone)]
+pub(super) struct Step {
+    /// The part of the trace, from 1.
+    pub(super) part: u64,
+    /// The entry of the part.
+    pub(super) entry: u64,
+    pub(super) process: usize,
+    pub(super) at: i64,
+    pub(super) job: JobId,
+    pub(super) what: What,
+    /// It counts only if this message turns out to be the session's.
+    only_of: Option<u64>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum What {
+    Delivered {
+        message: u64,
+    },
+    Exhausted,
+    Outgrown,
+    Asked {
+        number: u32,
+        kind: Kind,
+        word: &'static str,
+    },
+    Heartbeat,
+    Reported {
+        number: u32,
+        kind: Kind,
+        came: Came,
+    },
+    /// The job's process is told to drain.
+    Drained,
+}
+
+/// What came of an effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Came {
+    Counted(u64),
+    Loaded(u64),
+    Done,
+    Failed(FailureKind),
+}
+
+impl Story {
+    /// Reads it.
+    ///
+    /// # Errors
+    ///
+    /// Reading, and where the trace does not say which session is meant, or has nothing of it.
+    pub(super) fn read(
+        lines: impl Iterator<Item = Result<Line, ReadError>>,
+        wanted: Option<&Wanted>,
+    ) -> Result<Self, Unfit> {
+        let mut reading = Reading { wanted, found: None, part: None, parts: 0, story: Loose::default() };
+        for line in lines {
+            match line {
+                Ok(Line::Header(header)) => reading.header(*header),
+                Ok(Line::Entry(entry)) => reading.entry(*entry)?,
+                // As a killed process leaves it.
+                Err(ReadError::CutOff { .. }) if reading.parts > 0 => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        reading.finish()
+    }
+
+    /// The step that asked for an effect, by the place of its report.
+    pub(super) fn asked(&self, reported: usize) -> Option<&Step> {
+        self.steps.get(self.asked_place(reported)?)
+    }
+
+    pub(super) fn asked_place(&self, reported: usize) -> Option<usize> {
+        let report = self.steps.get(reported)?;
+        let What::Reported { number: awaited, .. } = report.what else { return None };
+        let asks = |step: &Step| matches!(step.what, What::Asked { number, .. } if number == awaited);
+        self.steps.get(..reported)?.iter().rposition(|step| step.is_of_the_job_of(report) && asks(step))
+    }
+
+    /// The step before one, of the same job; heartbeats are none.
+    pub(super) fn before(&self, place: usize) -> Option<usize> {
+        let step = self.steps.get(place)?;
+        let is_before = |before: &Step| before.is_of_the_job_of(step) && !matches!(before.what, What::Heartbeat);
+        self.steps.get(..place)?.iter().rposition(is_before)
+    }
+
+    /// How long an answer takes that is given at once, in microseconds: the median of those that tell it.
+    pub(super) fn round_trip(&self) -> Option<i64> {
+        let mut all: Vec<i64> = vec![];
+        for (place, step) in self.steps.iter().enumerate() {
+            // A save is more than one command.
+            let tells = matches!(
+                step.what,
+                What::Reported { kind: Kind::Count | Kind::Load | Kind::Publish | Kind::Mark, came, .. }
+                    if !matches!(came, Came::Failed(_))
+            );
+            all.extend(self.asked(place).filter(|_| tells).map(|asked| step.at.saturating_sub(asked.at)));
+        }
+        all.sort_unstable();
+        all.get(all.len() / 2).copied()
+    }
+
+    /// The jobs, in the order of their beginnings.
+    pub(super) fn jobs(&self) -> Vec<(usize, JobId)> {
+        let (mut jobs, mut known) = (vec![], BTreeSet::new());
+        for step in &self.steps {
+            let job = (step.process, step.job);
+            if known.insert(job) {
+                jobs.push(job);
+            }
+        }
+        jobs
+    }
+
+    /// What succeeded in a job, in its order, each by its place.
+    pub(super) fn successes(&self, (process, job): (usize, JobId)) -> Vec<(usize, Kind, Came)> {
+        let steps = self.steps.iter().enumerate().filter(|(_, step)| (step.process, step.job) == (process, job));
+        let successes = steps.filter_map(|(place, step)| match step.what {
+            What::Reported { kind, came: came @ (Came::Counted(_) | Came::Loaded(_) | Came::Done), .. } => {
+                Some((place, kind, came))
+            }
+            What::Reported { came: Came::Failed(_), .. }
+            | What::Delivered { .. }
+            | What::Exhausted
+            | What::Outgrown
+            | What::Asked { .. }
+            | What::Heartbeat
+            | What::Drained => None,
+        });
+        successes.collect()
+    }
+
+    /// One in which nothing happens.
+    pub(super) fn without_steps(&self) -> Self {
+        let (session, settings) = (self.session.clone(), self.settings.clone());
+        let (ends, segments) = (BTreeMap::new(), BTreeMap::new());
+        Self { session, settings, steps: vec![], ends, segments, processes: vec![] }
+    }
+
+    /// The process that took the n-th delivery, from 0.
+    pub(super) fn holder_of_delivery(&self, nth: usize) -> Option<usize> {
+        let mut delivered = self.steps.iter().filter(|step| matches!(step.what, What::Delivered { .. }));
+        delivered.nth(nth).map(|step| step.process)
+    }
+
+    /// Whether somebody else got a message of a process after it had it.
+    fn was_taken_over(&self, process: usize) -> bool {
+        let had = |step: &&Step| step.process == process && matches!(step.what, What::Delivered { .. });
+        let Some(last) = self.steps.iter().rfind(had) else { return false };
+        let What::Delivered { message: of, .. } = last.what else { return false };
+        self.steps.iter().any(|step| {
+            step.at > last.at
+                && step.process != process
+                && matches!(step.what, What::Delivered { message, .. } if message == of)
+        })
+    }
+
+    /// Whether a process came to a sudden end with the session in its hands.
+    pub(super) fn was_killed(&self, process: usize) -> bool {
+        let Some(Process { killed, drained, left_out, .. }) = self.processes.get(process) else { return false };
+        let last = self.steps.iter().rfind(|step| step.process == process && !matches!(step.what, What::Drained));
+        let Some(last) = last else { return false };
+        let over = matches!(last.what, What::Reported { kind: Kind::Acknowledge, came: Came::Done, .. });
+        !over && !drained && !left_out && (*killed || self.was_taken_over(process))
+    }
+}
+
+impl Step {
+    fn is_of_the_job_of(&self, other: &Self) -> bool {
+        (self.process, self.job) == (other.process, other.job)
+    }
+}
+
+/// Who carries an effect out.
+pub(super) fn server(kind: Kind) -> Server {
+    match kind {
+        Kind::Count | Kind::Load | Kind::Save | Kind::Mark => Server::Store,
+        Kind::Any | Kind::Publish | Kind::Bury | Kind::Republish | Kind::Acknowledge | Kind::Heartbeat => {
+            Server::Broker
+        }
+    }
+}
+
+/// A story while it is being read.
+struct Reading<'a> {
+    wanted: Option<&'a Wanted>,
+    found: Option<Session>,
+    part: Option<Part>,
+    parts: u64,
+    story: Loose,
+}
+
+#[derive(Default)]
+struct Loose {
+    settings: Option<Settings>,
+    steps: Vec<Step>,
+    ends: BTreeMap<u64, EndTold>,
+    segments: BTreeMap<String, Segment>,
+    processes: Vec<Process>,
+}
+
+/// The part that is being read.
+struct Part {
+    header: Header,
+    process: usize,
+    at: Time,
+    /// The session's jobs, with what they asked for.
+    jobs: BTreeMap<JobId, BTreeMap<u32, Kind>>,
+    /// Jobs about messages that may be the session's.
+    perhaps: BTreeMap<JobId, u64>,
+    replies: BTreeMap<Arc<str>, JobId>,
+}
+
+impl Reading<'_> {
+    fn header(&mut self, header: Header) {
+        self.parts += 1;
+        let goes_on = |part: &&mut Part| {
+            header.continues.is_some()
+                && part.header.processor == header.processor
+                && part.header.started_at == header.started_at
+        };
+        if self.part.as_mut().filter(goes_on).is_some() {
+            return;
+        }
+        let started_at = micros(header.started_at);
+        let process = self.story.processes.len();
+        self.story.processes.push(Process {
+            processor: header.processor.clone(),
+            started_at,
+            last_at: started_at,
+            killed: false,
+            drained: false,
+            left_out: false,
+        });
+        let (jobs, perhaps, replies) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        self.part = Some(Part { header, process, at: Time::ZERO, jobs, perhaps, replies });
+    }
+
+    fn entry(&mut self, entry: Entry) -> Result<(), Unfit> {
+        let Some(part) = &mut self.part else { return Ok(()) };
+        part.at = entry.at.unwrap_or(part.at);
+        let at = part.wall();
+        if let Some(process) = self.story.processes.get_mut(part.process).filter(|it| it.processor.is_some()) {
+            process.last_at = process.last_at.max(at);
+        }
+        match entry.said {
+            Said::In(input) => self.told(entry.n, at, entry.job, input),
+            Said::Out(output) => {
+                self.said(entry.n, at, &output);
+                Ok(())
+            }
+            Said::LeftOut(left_out) => {
+                let concerns = left_out.jobs.iter().any(|job| part.jobs.contains_key(job));
+                left_out.jobs.iter().for_each(|job| drop(part.jobs.remove(job)));
+                if let Some(process) = self.story.processes.get_mut(part.process).filter(|_| concerns) {
+                    process.left_out = true;
+                }
+                Ok(())
+            }
+            Said::Note(Note::Killed) => {
+                if let Some(process) = self.story.processes.get_mut(part.process) {
+                    process.killed = true;
+                }
+                Ok(())
+            }
+            Said::Note(Note::Stored { .. } | Note::Frozen { .. } | Note::Away { .. } | Note::Remark(_)) => Ok(()),
+        }
+    }
+
+    fn told(&mut self, entry: u64, at: i64, job: Option<JobId>, input: Input) -> Result<(), Unfit> {
+        match (input, job) {
+            (Input::Delivered(delivery), Some(job)) => self.delivered(entry, at, job, delivery)?,
+            (Input::Outgrown(outgrown), Some(job)) if self.is_it(&outgrown.session)? => {
+                self.begin(job);
+                self.step(entry, at, job, What::Outgrown);
+            }
+            (Input::Exhausted(exhausted), Some(job)) => {
+                if let Some(part) = &mut self.part {
+                    part.perhaps.insert(job, exhausted.stream_sequence);
+                }
+                self.begin(job);
+                self.step(entry, at, job, What::Exhausted);
+            }
+            (Input::Reported { effect, report }, Some(job)) => {
+                let asked = self.part.as_ref().and_then(|part| part.jobs.get(&job)?.get(&effect.number)).copied();
+                if let Some(kind) = asked {
+                    let came = self.came(report);
+                    self.step(entry, at, job, What::Reported { number: effect.number, kind, came });
+                }
+            }
+            (Input::Drain, _) => {
+                let jobs: Vec<JobId> = self.part.iter().flat_map(|part| part.jobs.keys().copied()).collect();
+                if let Some(process) = self.part.as_ref().and_then(|part| self.story.processes.get_mut(part.process)) {
+                    process.drained = true;
+                }
+                if let Some(last) = jobs.last() {
+                    self.step(entry, at, *last, What::Drained);
+                }
+            }
+            (
+                Input::Delivered(_) | Input::Outgrown(_) | Input::Exhausted(_) | Input::Reported { .. } | Input::Woken,
+                _,
+            ) => {}
+        }
+        Ok(())
+    }
+
+    fn delivered(&mut self, entry: u64, at: i64, job: JobId, delivery: Delivery) -> Result<(), Unfit> {
+        let Ok(ended) = SessionEnded::parse(&delivery.payload.0) else { return Ok(()) };
+        if !self.is_it(&ended.session)? {
+            return Ok(());
+        }
+        self.begin(job);
+        let Delivery { stream_sequence, stored_at, redrive_of, reply, .. } = delivery;
+        if let Some(part) = &mut self.part {
+            part.replies.insert(reply, job);
+        }
+        let told = EndTold {
+            published_segments: ended.published_segments,
+            stored_at: micros(stored_at),
+            first_delivered_at: at,
+            redrive_of,
+        };
+        let end = self.story.ends.entry(stream_sequence).or_insert(told);
+        end.first_delivered_at = end.first_delivered_at.min(at);
+        self.step(entry, at, job, What::Delivered { message: stream_sequence });
+        Ok(())
+    }
+
+    fn said(&mut self, entry: u64, at: i64, output: &Output) {
+        match output {
+            Output::Perform { id, effect } => {
+                let kind = Kind::of(effect);
+                let asked = self.part.as_mut().and_then(|part| part.jobs.get_mut(&id.job));
+                if let Some(asked) = asked {
+                    asked.insert(id.number, kind);
+                    self.step(entry, at, id.job, What::Asked { number: id.number, kind, word: word(effect) });
+                }
+            }
+            Output::InProgress { reply } => {
+                let job = self.part.as_ref().and_then(|part| part.replies.get(reply)).copied();
+                if let Some(job) = job {
+                    self.step(entry, at, job, What::Heartbeat);
+                }
+            }
+            Output::Wait(_) | Output::Drained => {}
+        }
+    }
+
+    fn came(&mut self, report: Report) -> Came {
+        match report {
+            Report::Counted { segments } => Came::Counted(segments),
+            Report::Loaded(page) => {
+                let segments = page.segments.len() as u64;
+                self.story.segments.extend(page.segments.into_iter().map(|segment| (segment.id.clone(), segment)));
+                Came::Loaded(segments)
+            }
+            Report::Failed(failure) => Came::Failed(failure.kind),
+            Report::Saved(_)
+            | Report::Published { .. }
+            | Report::Marked
+            | Report::Buried { .. }
+            | Report::Republished { .. }
+            | Report::Acknowledged => Came::Done,
+        }
+    }
+
+    /// Whether it is the session that is wanted; where none was named, the trace may have only one.
+    fn is_it(&mut self, session: &Session) -> Result<bool, Unfit> {
+        let wanted = self.wanted.is_none_or(|wanted| {
+            *session.session_id == *wanted.session_id
+                && wanted.conversation_id.as_ref().is_none_or(|conversation| *session.conversation_id == **conversation)
+        });
+        if !wanted {
+            return Ok(false);
+        }
+        match &self.found {
+            Some(found) if found != session => {
+                Err(Unfit::Several { one: Box::new(found.clone()), other: Box::new(session.clone()) })
+            }
+            Some(_) => Ok(true),
+            None => {
+                self.found = Some(session.clone());
+                Ok(true)
+            }
+        }
+    }
+
+    fn begin(&mut self, job: JobId) {
+        if let Some(part) = &mut self.part {
+            part.jobs.entry(job).or_default();
+            if !part.perhaps.contains_key(&job) {
+                self.story.settings.get_or_insert_with(|| part.header.settings.clone());
+            }
+        }
+    }
+
+    fn step(&mut self, entry: u64, at: i64, job: JobId, what: What) {
+        let Some(part) = &self.part else { return };
+        let only_of = part.perhaps.get(&job).copied();
+        let (part, process) = (self.parts, part.process);
+        self.story.steps.push(Step { part, entry, process, at, job, what, only_of });
+    }
+
+    fn finish(self) -> Result<Story, Unfit> {
+        let Loose { settings, mut steps, ends, segments, processes } = self.story;
+        let (Some(session), Some(settings)) = (self.found, settings) else {
+            return Err(Unfit::Nothing { session: self.wanted.map(|wanted| wanted.session_id.clone()) });
+        };
+        steps.retain(|step| step.only_of.is_none_or(|message| ends.contains_key(&message)));
+        // Parts follow each other in the file, and go on beside each other in time.
+        steps.sort_by_key(|step| step.at);
+        if ends.is_empty() {
+            return Err(Unfit::NoEnd { session: Box::new(session) });
+        }
+        Ok(Story { session, settings, steps, ends, segments, processes })
+    }
+}
+
+impl Part {
+    /// The time of the entry by the processor's calendar.
+    fn wall(&self) -> i64 {
+        micros(self.header.started_at).saturating_add(i64::try_from(self.at.as_micros()).unwrap_or(i64::MAX))
+    }
+}
+
+fn micros(at: WallTime) -> i64 {
+    at.as_millis().saturating_mul(1_000)
+}
+
+fn word(effect: &Effect) -> &'static str {
+    match effect {
+        Effect::Count { .. } => "count",
+        Effect::Load { .. } => "load",
+        Effect::Save { .. } => "save",
+        Effect::Publish { .. } => "publish",
+        Effect::Mark { .. } => "mark",
+        Effect::Bury { .. } => "dead letter",
+        Effect::Republish { .. } => "republish",
+        Effect::Acknowledge { acknowledgement: Acknowledgement::Ack, .. } => "ack",
+        Effect::Acknowledge { acknowledgement: Acknowledgement::Nak { .. }, .. } => "nak",
+        Effect::Acknowledge { acknowledgement: Acknowledgement::Term { .. }, .. } => "term",
+    }
+}
