@@ -7,7 +7,7 @@ use super::{
     bands::{Band, What},
     calls::Kept,
     model::{Call, CallName, Kind, Lane, Lives, Moment, Step, grouped},
-    part::{End, Part},
+    part::Part,
     read::Reading,
     words,
 };
@@ -170,7 +170,7 @@ fn lives(lane: Lane, parts: &[Part], begins: Moment, ends: Moment) -> Lives {
         Lane::Subscribers => ("subscribers".to_owned(), None, None),
         Lane::Processor(part) => {
             let part = &parts[part];
-            let to = part.end.filter(|end| matches!(end, End::Killed | End::Over)).map(|_| part.now);
+            let to = part.end.map(|_| part.now);
             (part.title(), Some(part.started).filter(|from| *from > begins), to.filter(|to| *to < ends))
         }
     };

@@ -20,7 +20,9 @@ const STRETCH: i32 = 24;
 /// From here on a wait is a break in the axis.
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
 /// How much of the width the times take, in hundredths.
-pub(super) const GUTTER: f64 = 16.0;
+pub(super) const GUTTER: f64 = 14.0;
+/// How far the middle of a time is below its row, so that it is below the row's label.
+pub(super) const TIME_BELOW: i32 = 4;
 /// The distance of a label from its lane, in pixels.
 pub(super) const ASIDE: i32 = 6;
 
@@ -167,8 +169,7 @@ impl Label {
     /// Beside the lane with more room of two; on the side where there is room.
     fn beside(text: String, one: f64, other: f64) -> Self {
         let (left, right) = if one <= other { (one, other) } else { (other, one) };
-        // Times may reach a little beyond the gutter.
-        let (to_the_right, to_the_left) = (100.0 - left, right - GUTTER - 4.0);
+        let (to_the_right, to_the_left) = (100.0 - left, right - GUTTER);
         if to_the_right >= to_the_left {
             Self { text, x: left, side: Side::Right }
         } else {
@@ -239,7 +240,7 @@ pub(super) mod boxes {
     pub(in super::super) fn areas(layout: &Layout<'_>, width: f64) -> Vec<(String, Area)> {
         let of_breaks = layout.breaks.iter().map(|it| (it.length.clone(), time(it.y, &it.length)));
         let of_rows = layout.rows.iter().flat_map(|row| {
-            let of_time = row.time.iter().map(|text| (text.clone(), time(row.y, text)));
+            let of_time = row.time.iter().map(|text| (text.clone(), time(row.y + TIME_BELOW, text)));
             of_time.chain([(row.label.text.clone(), label(row, width))])
         });
         of_breaks.chain(of_rows).collect()

@@ -116,7 +116,6 @@ pub(super) struct Totals {
     pub(super) parts: u64,
     pub(super) calls: u64,
     pub(super) steps: u64,
-    pub(super) kills: u64,
     /// Inputs that the trace says are missing.
     pub(super) missing: u64,
     /// Stored segments that were noted and could not be kept.

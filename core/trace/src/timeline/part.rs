@@ -58,8 +58,8 @@ pub(super) struct Part {
 /// How a part ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// Its process died.
-    Killed,
+    /// Its process died, then.
+    Killed(Moment),
     /// It came to its end.
     Over,
 }
@@ -241,6 +241,14 @@ impl Part {
             self.replies.remove(reply);
         }
         Some(removed)
+    }
+
+    /// When its process was killed.
+    pub(super) fn killed_at(&self) -> Option<Moment> {
+        match self.end? {
+            End::Killed(at) => Some(at),
+            End::Over => None,
+        }
     }
 
     /// Nothing more comes; what only a part under way needs is given back.

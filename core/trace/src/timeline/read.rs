@@ -14,7 +14,7 @@ use super::{
     calls::{Calls, Mark},
     density::Density,
     finish,
-    model::{CallName, JobOf, Kind, Lane, Moment, Step, Totals, grouped},
+    model::{CallName, JobOf, Kind, Lane, Moment, Step, Totals, grouped, span},
     part::{End, Job, Open, Part},
     words,
 };
@@ -424,11 +424,8 @@ impl<'a> Reading<'a> {
                     self.calls.note(&session_id, step);
                 }
             }
-            Note::Killed => {
-                self.part().end = Some(End::Killed);
-                self.close(self.current);
-            }
-            Note::Frozen { until } => {
+            Note::Killed if self.part().name.is_some() => self.part().end = Some(End::Killed(now)),
+            Note::Frozen { until } if self.part().name.is_some() => {
                 let (to, text) = (started.after(until), "the process stands still".to_owned());
                 self.band(What::Frozen, Source::Noted, (now, Some(to)), "frozen", text);
             }
@@ -443,6 +440,15 @@ impl<'a> Reading<'a> {
                 let (to, text) = (until.map(|until| started.after(until)), format!("{} is away", server_name(lane)));
                 let (what, source, label) = (What::Away, Source::Noted, "away".to_owned());
                 self.bands.add(Band { lane, from: now, to, order, what, source, label, text });
+            }
+            Note::Killed => {
+                let text = "a process is killed; the trace does not say which one".to_owned();
+                self.say_in_general(now, Kind::Remark, "a kill".to_owned(), text);
+            }
+            Note::Frozen { until } => {
+                let length = span(started.after(until).since(now));
+                let text = format!("a process stands still for {length}; the trace does not say which one");
+                self.say_in_general(now, Kind::Remark, "a freeze".to_owned(), text);
             }
             Note::Remark(remark) => self.say_in_general(now, Kind::Remark, remark.clone(), remark),
         }
@@ -474,21 +480,21 @@ impl<'a> Reading<'a> {
         self.end_jobs();
         let under_way: Vec<JobId> = self.part().jobs.keys().copied().collect();
         let (now, started) = (self.now(), self.part().started);
-        let noted = self.part().end == Some(End::Killed);
-        if noted || (!under_way.is_empty() && !self.part().drained) {
+        let noted = self.part().killed_at();
+        if noted.is_some() || (!under_way.is_empty() && !self.part().drained) {
             let jobs = match under_way.len() {
                 1 => "one job".to_owned(),
                 jobs => format!("{} jobs", grouped(jobs as u64)),
             };
-            let (source, label, text) = if noted {
+            let (source, label, text) = if noted.is_some() {
                 (Source::Noted, "killed", format!("the process is killed, with {jobs} under way"))
             } else {
                 let text = format!("the trace ends with {jobs} under way: the process was killed, or still ran");
                 (Source::Derived, "ends", text)
             };
-            self.part().end = Some(End::Killed);
-            self.totals.kills += 1;
-            self.band(What::Killed, source, (now.max(started), None), label, text);
+            let at = noted.unwrap_or(now.max(started));
+            self.part().end = Some(End::Killed(at));
+            self.band(What::Killed, source, (at, None), label, text);
         }
         for job in under_way {
             if !self.part().drained {

@@ -3,7 +3,7 @@
 use super::{
     Timeline,
     bands::What,
-    layout::{ASIDE, Drawn, GUTTER, Layout, ROW, Row, Side},
+    layout::{ASIDE, Drawn, GUTTER, Layout, ROW, Row, Side, TIME_BELOW},
     model::{Kind, Step, span},
     text,
     words::{brief, shortened, units},
@@ -125,7 +125,7 @@ fn mark(xml: &mut Xml, timeline: &Timeline, place: usize, row: &Row<'_>) {
     xml.element("title", &[], &sentence);
     xml.empty("rect", &[("class", &"hit"), ("y", &(row.y - ROW / 2 - 3)), ("width", &"100%"), ("height", &ROW)]);
     if let Some(time) = &row.time {
-        xml.element("text", &[("class", &"time"), ("x", &2), ("y", &(row.y + 4))], time);
+        xml.element("text", &[("class", &"time"), ("x", &2), ("y", &(row.y + TIME_BELOW + 3))], time);
     }
     if let Drawn::Step { step, from, to } = row.what {
         arrow(xml, step, row.y, from, to);

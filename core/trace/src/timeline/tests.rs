@@ -101,7 +101,7 @@ fn a_core_that_decides_otherwise_is_not_taken_for_one_that_stood_still() {
     let drawn = timeline(format!("{trace}{counts}\n{much_later}\n").as_bytes());
     assert!(bands(&drawn).iter().all(|(what, ..)| *what != What::Frozen), "{:?}", drawn.bands);
     assert!(drawn.remarks[0].contains("from entry 2 on"), "{:?}", drawn.remarks);
-    assert_eq!(labels(&drawn, |step| step.kind == Kind::Asked || step.kind == Kind::Answered), ["count", "0 counted"]);
+    assert_eq!(labels(&drawn, |step| step.kind == Kind::Asked || step.kind == Kind::Answered), ["count", "counted 0"]);
 }
 
 #[test]
@@ -154,6 +154,35 @@ fn a_part_that_ends_with_jobs_under_way_is_one_that_died() {
     cut_off.truncate(cut_off.len() - 9);
     let drawn = timeline(&cut_off);
     assert!(drawn.remarks.iter().any(|remark| remark.contains("is cut off after")), "{:?}", drawn.remarks);
+}
+
+#[test]
+fn what_an_observer_notes_stands_where_it_belongs() {
+    let mut observer = play::header("", play::START - 500, transcript_core::Settings::default());
+    observer.processor = None;
+    let header = serde_json::to_string(&observer).expect("a header is JSON");
+    let notes = r#"{"n":1,"at":100000,"note":{"stored":{"sessionId":"s","segments":5}}}
+{"n":2,"at":200000,"note":{"stored":{"sessionId":"another","segments":1}}}
+{"n":3,"at":300000,"note":"killed"}
+{"n":4,"at":400000,"note":{"away":{"server":"nats","until":2400000}}}
+"#;
+    let observed = format!("{header}\n{notes}").into_bytes();
+    for trace in [[observed.clone(), plain()].concat(), [plain(), observed].concat()] {
+        let drawn = timeline(&trace);
+        assert_eq!(bands(&drawn), [(What::Away, Source::Noted, "away, 2.00 s".to_owned())]);
+        assert_eq!(labels(&drawn, |step| step.kind == Kind::Stored), ["+5 segments", "+12 segments"]);
+        assert_eq!(labels(&drawn, |step| step.kind == Kind::Remark), ["a kill", "starts"]);
+        assert_eq!(drawn.lanes[0].name, "transcriber");
+    }
+}
+
+#[test]
+fn what_is_written_after_a_kill_was_noted_is_not_lost() {
+    let mut play = Play::new("a");
+    play.deliver(7, 1, ("c", "s")).note(Note::Killed).deliver(8, 1, ("c", "t"));
+    let drawn = timeline(&play.trace());
+    assert_eq!(bands(&drawn), [(What::Killed, Source::Noted, "killed".to_owned())]);
+    assert_eq!(labels(&drawn, |step| step.label == "delivery").len(), 2);
 }
 
 #[test]
@@ -295,6 +324,7 @@ enum Move {
     Lost,
     Killed,
     Drain,
+    Remark,
 }
 
 fn moves() -> impl Strategy<Value = Vec<Move>> {
@@ -309,6 +339,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
         1 => Just(Move::Lost),
         1 => Just(Move::Killed),
         1 => Just(Move::Drain),
+        1 => Just(Move::Remark),
     ];
     proptest::collection::vec(one, 1..40)
 }
@@ -340,6 +371,7 @@ fn played(moves: Vec<Move>) -> Vec<u8> {
                 now = transcript_core::Time::ZERO;
                 play = play.killed(["a", "b", "<i>"][number % 3], millis(700));
             }
+            Move::Remark => _ = play.note(Note::Remark("WWWW at 1500 ms: 会議".repeat(9))),
             Move::Drain => _ = play.handle(transcript_core::Input::Drain),
         }
     }
@@ -390,7 +422,7 @@ fn parse(text: &str) -> roxmltree::Document<'_> {
 }
 
 #[test]
-#[ignore = "writes the drawings of these tests into the directory that TIMELINE_DRAWINGS names, to be looked at"]
+#[ignore = "draws the traces in the directory that TIMELINE_DRAWINGS names, with those of these tests, to be looked at"]
 fn drawings() {
     let Some(directory) = std::env::var_os("TIMELINE_DRAWINGS").map(std::path::PathBuf::from) else { return };
     let traces = [
@@ -399,15 +431,24 @@ fn drawings() {
         ("kill", kill()),
         ("heartbeats", play::heartbeats()),
         ("hostile", hostile()),
-        ("many", many(2_000)),
         ("restarts", play::restarts()),
+        ("many", many(2_000)),
     ];
     for (name, trace) in traces {
-        let timeline = timeline(&trace);
-        for (extension, drawing) in [("html", timeline.html()), ("svg", timeline.svg()), ("mmd", timeline.mermaid())] {
-            std::fs::write(directory.join(format!("{name}.{extension}")), drawing)
-                .expect("the directory can be written");
+        std::fs::write(directory.join(name).with_extension("jsonl"), trace).expect("the directory can be written");
+    }
+    for file in std::fs::read_dir(directory).expect("the directory can be read") {
+        let file = file.expect("the directory can be read").path();
+        if file.extension().is_some_and(|extension| extension == "jsonl") {
+            let timeline = timeline(&std::fs::read(&file).expect("the trace can be read"));
+            for (extension, drawing) in [
+                ("html", timeline.html()),
+                ("svg", timeline.svg()),
+                ("mmd", timeline.mermaid()),
+                ("txt", timeline.text()),
+            ] {
+                std::fs::write(file.with_extension(extension), drawing).expect("the directory can be written");
+            }
         }
-        std::fs::write(directory.join(format!("{name}.jsonl")), trace).expect("the directory can be written");
     }
 }

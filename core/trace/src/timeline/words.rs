@@ -93,10 +93,10 @@ pub(super) fn asked_in_full(effect: &Effect) -> String {
 
 pub(super) fn answered(report: &Report) -> String {
     match report {
-        Report::Counted { segments } => format!("{segments} counted"),
-        Report::Loaded(page) if page.next.is_some() => format!("{}, not all", page.segments.len()),
-        Report::Loaded(page) => format!("{} loaded", page.segments.len()),
-        Report::Saved(stored) => format!("{} stored", stored.segments),
+        Report::Counted { segments } => format!("counted {segments}"),
+        Report::Loaded(page) if page.next.is_some() => format!("loaded {}, not all", page.segments.len()),
+        Report::Loaded(page) => format!("loaded {}", page.segments.len()),
+        Report::Saved(stored) => format!("stored {}", stored.segments),
         Report::Published { stream_sequence } => format!("published at {stream_sequence}"),
         Report::Marked => "marked".to_owned(),
         Report::Buried { stream_sequence } => format!("kept at {stream_sequence}"),
