@@ -6,7 +6,7 @@
 //! stream and in the store, and then it is killed.
 
 pub mod prediction;
-mod stop;
+pub(crate) mod stop;
 pub mod table;
 
 use std::{fmt, time::Duration};
@@ -165,15 +165,15 @@ impl Stage {
     }
 
     async fn play(&mut self, crash: &Crash) -> Result<Observed, CrashError> {
-        self.supervisor.start().await?;
+        let started = self.supervisor.start().await?;
         self.supervisor.ready(MARGIN).await?;
         let late = if crash.stop == StopPoint::Wait { LATE } else { 0 };
         let (early, late) = self.call.segments.split_at(self.call.segments.len() - late);
         self.world.insert_segments(early).await?;
-        let fault = stop::Fault::arm(crash.stop, self);
+        let fault = stop::Fault::arm(crash.stop, &self.nats, &self.mongo);
         self.world.publish_session_end(&self.call.session, u64::from(SEGMENTS)).await?;
         let within = MARGIN + crash.times.ack_wait;
-        if tokio::time::timeout(within, stop::reach(crash.stop, self)).await.is_err() {
+        if tokio::time::timeout(within, stop::reach(crash.stop, &self.nats, &self.mongo, started)).await.is_err() {
             return Err(format!("{} was not reached within {within:?}", crash.stop).into());
         }
         let restarted = if crash.stop == StopPoint::None {

@@ -42,6 +42,7 @@ pub mod leash;
 pub mod processor;
 pub mod proxy;
 pub mod race;
+pub mod recording;
 pub mod servers;
 pub mod storm;
 pub mod summary;

@@ -1,14 +1,18 @@
 //! `cargo demo`: three calls end, the processor is killed between saving a summary and announcing it, and every call is
 //! nevertheless announced once.
 //!
-//! Real servers, the real binary, the calls of `fixtures/transcripts`. Ends with code 1 where anything came out wrong.
+//! Real servers, the real binary, the calls of `fixtures/transcripts`. Ends with code 1 where anything came out wrong. What
+//! happened is drawn on a page, which the demo names at its end.
 
 use std::{
     cell::Cell,
     error::Error,
     fmt::Display,
+    fs,
     io::{self, IsTerminal, Write},
+    path::PathBuf,
     process::ExitCode,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -19,15 +23,24 @@ use mongodb::{
     options::FullDocumentType,
 };
 use tokio::time::Instant;
-use transcript_core::{contract::PROCESSED_SUBJECT, contract::SUMMARIES_COLLECTION, ids::Key};
+use transcript_core::{
+    contract::PROCESSED_SUBJECT,
+    contract::SUMMARIES_COLLECTION,
+    ids::{Key, Session},
+};
 use transcript_tests::{
     calls::{Call, fixture},
     cargo,
     leash::Exit,
     processor::{Processor, ProcessorCommand},
     proxy::{Nats, NatsProxy, NatsTraffic, Rule},
+    recording::{Observer, Trace},
     wait::wait_until,
     world::World,
+};
+use transcript_trace::{
+    Reader,
+    timeline::{Selection, Timeline},
 };
 
 /// The calls; of the one that is late, the last segments come after the end of the call.
@@ -35,6 +48,11 @@ const CALLS: [&str; 3] = ["olive-oil.ndjson", "festival-lineup.ndjson", "nobody-
 const LATE_CALL: &str = "festival-lineup.ndjson";
 const LATE: &str = "3";
 const LATE_BY: &str = "500ms";
+/// The names of the processors.
+const FIRST: &str = "first";
+const SECOND: &str = "second";
+/// What the page says about itself.
+const ABOUT: &str = "the demo: three calls, a kill between save and publish, and another process that takes over";
 /// How long any one thing may take. Settling and an ack wait together take some ten seconds.
 const WITHIN: Duration = Duration::from_secs(40);
 
@@ -72,10 +90,21 @@ async fn tell(story: &Story) -> Result<Vec<String>> {
     cargo::processor(cargo::Version::Product).await?;
     story.event("the binary is built");
     let stage = Stage::set(story).await?;
+    let outcome = play(&stage, story).await;
+    // Where something went wrong there is the more to see.
+    let page = stage.draw();
+    if let Ok(page) = &page {
+        story.line(format!("  all of it as a page: {}", page.display()));
+    }
+    let problems = outcome?;
+    page.map(|_| problems)
+}
 
+async fn play(stage: &Stage, story: &Story) -> Result<Vec<String>> {
     story.heading("Three calls end");
-    let first = stage.start_processor(story).await?;
+    let first = stage.start_processor(story, FIRST).await?;
     let _narrator = stage.narrate_saves(story).await?;
+    let _watcher = stage.note_segments().await?;
     // The notifications of all three are held back, so the kill finds one on its way whichever call is first.
     let notifications = stage.proxy.hold(NatsTraffic::to(PROCESSED_SUBJECT));
     stage.play_calls(story).await?;
@@ -85,7 +114,7 @@ async fn tell(story: &Story) -> Result<Vec<String>> {
     drop(first);
 
     story.heading("Another processor takes over");
-    let second = stage.start_processor(story).await?;
+    let second = stage.start_processor(story, SECOND).await?;
     let recovery = stage.wait_until_all_is_announced(story, killed).await?;
     let exit = second.terminate().await?;
     story.event(&format!("the processor is asked to end, and does: {exit}"));
@@ -98,11 +127,14 @@ async fn tell(story: &Story) -> Result<Vec<String>> {
     Ok(problems)
 }
 
-/// Servers, a proxy that can hold a notification back, and the calls to be played.
+/// Servers, a proxy that can hold a notification back, the calls to be played, and where all that is written down.
 struct Stage {
     world: World,
     proxy: NatsProxy,
     calls: Vec<Call>,
+    observer: Arc<Mutex<Observer>>,
+    /// Of the traces, and of the page.
+    directory: PathBuf,
 }
 
 impl Stage {
@@ -114,12 +146,14 @@ impl Stage {
         story.event(&format!("mongod runs at {}", world.mongodb_uri()));
         world.processor("setup").run(WITHIN).await?;
         story.event("streams, consumer and indexes are set up");
-        Ok(Self { world, proxy, calls })
+        Ok(Self { world, proxy, calls, observer: Arc::default(), directory: empty_directory()? })
     }
 
-    /// A processor that reaches NATS through the proxy only.
-    async fn start_processor(&self, story: &Story) -> Result<Processor> {
-        let processor = self.world.processor("run").environment("NATS_URL", self.proxy.url()).start().await?;
+    /// A processor that reaches NATS through the proxy only, and records what it does.
+    async fn start_processor(&self, story: &Story, name: &str) -> Result<Processor> {
+        let command = self.world.processor("run").environment("NATS_URL", self.proxy.url());
+        let processor =
+            command.argument("--record").argument(&self.directory).arguments(["--name", name]).start().await?;
         story.event(&format!("a processor runs, pid {}", processor.pid()));
         Ok(processor)
     }
@@ -148,6 +182,12 @@ impl Stage {
         Ok(AbortOnDrop(tokio::spawn(narrate(changes, story.clone()))))
     }
 
+    /// Notes every segment as it is stored, until the returned guard is dropped.
+    async fn note_segments(&self) -> Result<AbortOnDrop> {
+        let changes = self.world.segments().watch().await?;
+        Ok(AbortOnDrop(tokio::spawn(note_stored(changes, self.observer.clone()))))
+    }
+
     async fn kill_between_save_and_publish(
         &self,
         story: &Story,
@@ -172,6 +212,7 @@ impl Stage {
         .await?;
         let exit = processor.kill().await?;
         let at = Instant::now();
+        lock(&self.observer).killed(FIRST, at);
         self.proxy.cut();
         drop(held_back);
         story.event(&format!("killed by {exit}: a summary is saved, and nobody was told"));
@@ -199,6 +240,14 @@ impl Stage {
         })
         .await?;
         Ok(recovery.get().ok_or("the interrupted call was not announced")?)
+    }
+
+    /// Draws what the processors have recorded, and gives the page.
+    fn draw(&self) -> Result<PathBuf> {
+        let trace = lock(&self.observer).complete(Trace::recorded(&self.directory)?, ABOUT).text()?;
+        let page = self.directory.join("timeline.html");
+        fs::write(&page, Timeline::read(Reader::new(trace.as_bytes()), &Selection::default())?.html())?;
+        Ok(page)
     }
 
     async fn report(&self, story: &Story, recovery: Duration) -> Result<Vec<String>> {
@@ -231,6 +280,18 @@ impl Stage {
     }
 }
 
+/// The demo's directory, without what an earlier demo has left there.
+fn empty_directory() -> Result<PathBuf> {
+    let directory = cargo::target_dir().join("demo");
+    match fs::remove_dir_all(&directory) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error.into()),
+    }
+    fs::create_dir_all(&directory)?;
+    Ok(directory)
+}
+
 /// The session whose notification the processor died with, and when.
 struct Killed {
     key: String,
@@ -253,6 +314,24 @@ async fn narrate(mut changes: ChangeStream<ChangeStreamEvent<Document>>, story: 
             story.event(&format!("{what}: {key}, {} segments", number(&summary, "segments")));
         }
     }
+}
+
+async fn note_stored(mut changes: ChangeStream<ChangeStreamEvent<Document>>, observer: Arc<Mutex<Observer>>) {
+    while let Some(Ok(change)) = changes.next().await {
+        let ids = change
+            .full_document
+            .as_ref()
+            .map(|segment| (segment.get_str("conversationId"), segment.get_str("sessionId")));
+        if let Some((Ok(conversation), Ok(session))) = ids
+            && let Ok(session) = Session::new(conversation, session)
+        {
+            lock(&observer).stored(&session, 1);
+        }
+    }
+}
+
+fn lock(observer: &Mutex<Observer>) -> MutexGuard<'_, Observer> {
+    observer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn check(key: &Key, call: &Call, summary: &Document, announced: usize) -> Vec<String> {
@@ -284,7 +363,7 @@ fn number(document: &Document, field: &str) -> i64 {
     document.get_i64(field).or_else(|_| document.get_i32(field).map(i64::from)).unwrap_or(-1)
 }
 
-fn transcript(name: &str) -> std::path::PathBuf {
+fn transcript(name: &str) -> PathBuf {
     fixture("transcripts").join(name)
 }
 

@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use transcript_core::contract::{PROCESSED_SUBJECT, SEGMENTS_COLLECTION, SUMMARIES_COLLECTION};
 
-use super::{CrashError, Stage, count_notifications, count_summaries};
+use super::{CrashError, count_notifications, count_summaries};
 use crate::{
     calls::Call,
-    proxy::{Fate, Mongo, MongoTraffic, Nats, NatsTraffic, Rule},
+    proxy::{Fate, Mongo, MongoProxy, MongoTraffic, Nats, NatsProxy, NatsTraffic, Rule},
     world::World,
 };
 
@@ -67,52 +67,50 @@ impl fmt::Display for StopPoint {
 }
 
 /// What keeps the processor from going on beyond the point; ends when it is dropped.
-pub(super) struct Fault {
+pub(crate) struct Fault {
     _nats: Option<Rule<Nats>>,
     _mongo: Option<Rule<Mongo>>,
 }
 
 impl Fault {
-    pub(super) fn arm(stop: StopPoint, stage: &Stage) -> Self {
+    pub(crate) fn arm(stop: StopPoint, nats: &NatsProxy, mongo: &MongoProxy) -> Self {
         let notification = NatsTraffic::to(PROCESSED_SUBJECT);
         let nats = match stop {
             StopPoint::None | StopPoint::Wait | StopPoint::BeforeStore | StopPoint::AfterAck => None,
-            StopPoint::AfterStore => Some(stage.nats.hold(notification)),
-            StopPoint::AfterNotify => Some(stage.nats.discard(notification.answer())),
-            StopPoint::AfterMark => Some(stage.nats.discard(NatsTraffic::Ack)),
+            StopPoint::AfterStore => Some(nats.hold(notification)),
+            StopPoint::AfterNotify => Some(nats.discard(notification.answer())),
+            StopPoint::AfterMark => Some(nats.discard(NatsTraffic::Ack)),
         };
         let save = MongoTraffic::command("update", SUMMARIES_COLLECTION);
-        let mongo = (stop == StopPoint::BeforeStore).then(|| stage.mongo.hold(save));
+        let mongo = (stop == StopPoint::BeforeStore).then(|| mongo.hold(save));
         Self { _nats: nats, _mongo: mongo }
     }
 }
 
-/// Returns once the servers have seen that the processor is there.
-pub(super) async fn reach(stop: StopPoint, stage: &Stage) {
-    // The world is new, so all that was seen since the processor was started is of this job.
-    let beginning = stage.supervisor.steps().first().map_or_else(Instant::now, |(started, _)| *started);
+/// Returns once the servers have seen that the processor is there. All that they see after `beginning` must be of one job.
+pub(crate) async fn reach(stop: StopPoint, nats: &NatsProxy, mongo: &MongoProxy, beginning: Instant) {
     let notification = NatsTraffic::to(PROCESSED_SUBJECT);
     match stop {
         StopPoint::None | StopPoint::AfterAck => {
-            stage.nats.seen(&NatsTraffic::Ack.answer(), Fate::Passed, beginning).await;
+            nats.seen(&NatsTraffic::Ack.answer(), Fate::Passed, beginning).await;
         }
         StopPoint::Wait => {
             let counted = MongoTraffic::command("aggregate", SEGMENTS_COLLECTION).answer();
-            stage.mongo.seen(&counted, Fate::Passed, beginning).await;
+            mongo.seen(&counted, Fate::Passed, beginning).await;
         }
-        StopPoint::BeforeStore => drop(stage.mongo.held().await),
-        StopPoint::AfterStore => drop(stage.nats.held().await),
+        StopPoint::BeforeStore => drop(mongo.held().await),
+        StopPoint::AfterStore => drop(nats.held().await),
         StopPoint::AfterNotify => {
-            stage.nats.seen(&notification.answer(), Fate::Discarded, beginning).await;
+            nats.seen(&notification.answer(), Fate::Discarded, beginning).await;
         }
         StopPoint::AfterMark => {
-            stage.nats.seen(&NatsTraffic::Ack, Fate::Discarded, beginning).await;
+            nats.seen(&NatsTraffic::Ack, Fate::Discarded, beginning).await;
         }
     }
 }
 
 /// Whether the processor was killed where it was meant to be, by what the servers hold now.
-pub(super) async fn check(stop: StopPoint, world: &World, call: &Call) -> Result<(), CrashError> {
+pub(crate) async fn check(stop: StopPoint, world: &World, call: &Call) -> Result<(), CrashError> {
     let summaries = count_summaries(world, call).await?;
     let notifications = count_notifications(world, call).await?;
     let stored = world.summary(&call.session.key()).await?;
