@@ -357,11 +357,11 @@ fn numbers_after(after: Option<f64>, met: Met) -> Document {
 fn rest(session_id: &str, met: Met) -> Document {
     let of_session = || of_session(session_id);
     match met {
-        // The opposite of `numbers_after`, in parts that have bounds in the index: each starts with the session, so that
-        // MongoDB plans each for itself.
+        // The opposite of `numbers_after`, in two parts with bounds in the index that have nothing in common. Each starts
+        // with the session, so that MongoDB plans each for itself.
         Met::Numbers => doc! { "$or": [
             { "sessionId": of_session(), "index": { "$not": { "$gte": -LARGEST_INDEX } } },
-            { "sessionId": of_session(), "index": { "$not": { "$lt": LARGEST_INDEX } } },
+            { "sessionId": of_session(), "index": { "$gte": LARGEST_INDEX, "$not": { "$lt": LARGEST_INDEX } } },
         ] },
         Met::Others => doc! { "sessionId": of_session(), "$nor": [{ "index": numbers_after(None, met) }] },
     }
