@@ -28,7 +28,8 @@ const LAST_MOMENT: Duration = Duration::from_secs(1);
 pub struct Processor {
     settings: Settings,
     now: Time,
-    jobs: BTreeMap<JobId, Job>,
+    /// Boxed: the map's nodes are half empty where ids only grow, and move what is in them.
+    jobs: BTreeMap<JobId, Box<Job>>,
     /// The jobs of each key, in the order of their delivery: the first one runs that has not done its work.
     turns: BTreeSet<(Digest, JobId)>,
     /// The next deadline of each job.
@@ -299,7 +300,7 @@ impl Processor {
         self.counters.given_back += u64::from(job.gives_back());
         self.acknowledging += usize::from(job.state() == State::Acknowledging);
         self.without_delivery += usize::from(job.reply().is_none());
-        self.jobs.insert(id, job);
+        self.jobs.insert(id, Box::new(job));
         self.go_on(id, next);
     }
 
