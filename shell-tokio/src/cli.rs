@@ -280,7 +280,7 @@ pub struct StreamSettings {
     pub max_deliver: u16,
     /// How many calls all processors together may have in hand, 1 to 10000000
     #[arg(
-        long, env = "TRANSCRIPT_MAX_ACK_PENDING", value_name = "N", default_value = "20000",
+        long, env = "TRANSCRIPT_MAX_ACK_PENDING", value_name = "N", default_value = "65536",
         value_parser = clap::value_parser!(u32).range(1..=10_000_000)
     )]
     pub max_ack_pending: u32,
@@ -356,7 +356,7 @@ pub struct RunSettings {
     pub settle_rounds: u32,
     /// How many calls this processor has in hand at most, 1 to 1000000
     #[arg(
-        long, env = "TRANSCRIPT_MAX_IN_FLIGHT", value_name = "N", default_value = "4096",
+        long, env = "TRANSCRIPT_MAX_IN_FLIGHT", value_name = "N", default_value = "16384",
         value_parser = clap::value_parser!(u32).range(1..=1_000_000)
     )]
     pub max_in_flight: u32,
