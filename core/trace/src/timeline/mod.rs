@@ -12,7 +12,7 @@
 //!
 //! # What is drawn
 //!
-//! Of one session everything is drawn. Of a whole run a picture could hold everything and show nothing, so those calls
+//! Of one session everything is drawn, as far as [`Selection::max_steps`] goes. Of a whole run a picture could hold everything and show nothing, so those calls
 //! are drawn to which most has happened (kills, dead letters, redeliveries, failures), and then the earliest ones; the
 //! drawing says what it left out, and a strip shows how the rest went. While it is read no more is kept than the calls
 //! under way, the most telling of those that are over, and eight bytes for each other call, by which they are counted.
