@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
     time::Duration,
 };
@@ -27,9 +28,10 @@ const LAST_MOMENT: Duration = Duration::from_secs(1);
 pub struct Processor {
     settings: Settings,
     now: Time,
-    jobs: BTreeMap<JobId, Job>,
+    /// Boxed: the map's nodes are half empty where ids only grow, and move what is in them.
+    jobs: BTreeMap<JobId, Box<Job>>,
     /// The jobs of each key, in the order of their delivery: the first one runs that has not done its work.
-    turns: BTreeSet<(Key, JobId)>,
+    turns: BTreeSet<(Digest, JobId)>,
     /// The next deadline of each job.
     due: BTreeSet<(Time, JobId)>,
     /// When the grace time of a draining processor ends, or the moment after it.
@@ -49,6 +51,9 @@ pub struct Processor {
     #[cfg(test)]
     pub(crate) edges: BTreeSet<(State, &'static str, State)>,
 }
+
+/// Stands for a key where many are compared: equal keys have equal digests, others may.
+type Digest = u64;
 
 /// The texts of all summaries under way.
 #[derive(Debug, Default)]
@@ -233,9 +238,9 @@ impl Processor {
 
     fn deliver(&mut self, delivery: &Delivery) -> Option<JobId> {
         self.served.delivered(self.now, self.settings.longest_silence());
-        let ended = SessionEnded::parse(&delivery.payload.0);
-        if let Ok(ended) = &ended
-            && let Some(id) = self.redelivered(&self.key(ended), delivery)
+        let ended = SessionEnded::parse(&delivery.payload.0).map(|ended| (self.key(&ended), ended));
+        if let Ok((key, _)) = &ended
+            && let Some(id) = self.redelivered(key, delivery)
         {
             return Some(id);
         }
@@ -253,12 +258,11 @@ impl Processor {
                 let job = Job::rejected(id, self.now, delivery, rejection.to_string(), &self.settings);
                 self.begin(id, "delivered", job, Next::Ask);
             }
-            Ok(ended) if self.grace_ends.is_some() => {
+            Ok((_, ended)) if self.grace_ends.is_some() => {
                 let job = Job::handed_on(id, self.now, delivery, ended, &self.settings);
                 self.begin(id, "delivered", job, Next::Ask);
             }
-            Ok(ended) => {
-                let key = self.key(&ended);
+            Ok((key, ended)) => {
                 let job = Job::new(id, self.now, delivery, key.clone(), ended, &self.settings);
                 self.begin(id, "delivered", job, Next::Stay);
                 self.queue(id, &key);
@@ -327,13 +331,13 @@ impl Processor {
         self.counters.given_back += u64::from(job.gives_back());
         self.acknowledging += usize::from(job.state() == State::Acknowledging);
         self.without_delivery += usize::from(job.reply().is_none());
-        self.jobs.insert(id, job);
+        self.jobs.insert(id, Box::new(job));
         self.go_on(id, next);
     }
 
     /// Puts the job behind those of the same key; the first one runs.
     fn queue(&mut self, id: JobId, key: &Key) {
-        self.turns.insert((key.clone(), id));
+        self.turns.insert((digest(key), id));
         if self.first_in_turn(key) == Some(id) {
             self.advance(id, Event::Turn);
         }
@@ -377,7 +381,11 @@ impl Processor {
                     let failure = Failure { kind: FailureKind::TimedOut, detail };
                     self.advance(id, Event::Reported(Report::Failed(failure)));
                 }
-                Some(Timer::Grace) | None => self.schedule(id),
+                Some(Timer::Grace) | None => {
+                    if let Some(job) = self.jobs.get_mut(&id) {
+                        schedule(&mut self.due, id, job);
+                    }
+                }
             }
         }
         if self.grace_ends.is_some_and(|at| at <= self.now) && !self.grace_is_over {
@@ -405,17 +413,16 @@ impl Processor {
 
     fn heartbeat(&mut self, id: JobId) {
         let next = self.now.after(self.settings.heartbeat_interval());
-        if let Some(job) = self.jobs.get_mut(&id) {
-            job.timers.set(Timer::Heartbeat, next);
-            #[cfg(feature = "planted-bugs")]
-            if self.bug == Some(crate::Bug::NoHeartbeat) {
-                return self.schedule(id);
-            }
-            if let Some(reply) = job.reply() {
-                self.outputs.push_back(Output::InProgress { reply: Arc::clone(reply) });
-            }
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        job.timers.set(Timer::Heartbeat, next);
+        schedule(&mut self.due, id, job);
+        #[cfg(feature = "planted-bugs")]
+        if self.bug == Some(crate::Bug::NoHeartbeat) {
+            return;
         }
-        self.schedule(id);
+        if let Some(reply) = job.reply() {
+            self.outputs.push_back(Output::InProgress { reply: Arc::clone(reply) });
+        }
     }
 
     fn advance(&mut self, id: JobId, event: Event) {
@@ -456,19 +463,15 @@ impl Processor {
             Next::Stay => {}
             Next::End => return self.end(id),
         }
-        self.weigh(id);
-        self.schedule(id);
-    }
-
-    /// Keeps the account of bytes in step with the job, and lets others go on where there is room again.
-    fn weigh(&mut self, id: JobId) {
-        let Some(job) = self.jobs.get_mut(&id) else { return };
+        // The account of bytes is kept in step with the job, and others go on where there is room again.
         if !job.is_loading() {
             self.bytes.waiting.remove(&id);
         }
         let weight = job.weight(&self.settings);
-        if weight != job.weighed {
-            self.bytes.change(std::mem::replace(&mut job.weighed, weight), weight);
+        let weighed = std::mem::replace(&mut job.weighed, weight);
+        schedule(&mut self.due, id, job);
+        if weight != weighed {
+            self.bytes.change(weighed, weight);
             self.admit();
         }
     }
@@ -483,7 +486,7 @@ impl Processor {
             }
             let weight = job.weight(&self.settings);
             self.bytes.change(std::mem::replace(&mut job.weighed, weight), weight);
-            self.schedule(id);
+            schedule(&mut self.due, id, job);
         }
     }
 
@@ -497,7 +500,7 @@ impl Processor {
             self.due.remove(&(at, id));
         }
         if let Some(key) = job.key() {
-            self.turns.remove(&(key.clone(), id));
+            self.turns.remove(&(digest(key), id));
             self.pass_turn(key);
         }
     }
@@ -513,21 +516,6 @@ impl Processor {
         }
     }
 
-    /// Keeps the queue of deadlines in step with the job's own.
-    fn schedule(&mut self, id: JobId) {
-        let Some(job) = self.jobs.get_mut(&id) else { return };
-        let next = job.timers.next().map(|(at, _)| at);
-        if job.scheduled != next {
-            if let Some(at) = job.scheduled {
-                self.due.remove(&(at, id));
-            }
-            if let Some(at) = next {
-                self.due.insert((at, id));
-            }
-            job.scheduled = next;
-        }
-    }
-
     fn first_in_turn(&self, key: &Key) -> Option<JobId> {
         let works = |id: &JobId| self.jobs.get(id).is_some_and(|job| job.state() != State::Acknowledging);
         self.turns_of(key).find(works)
@@ -535,7 +523,9 @@ impl Processor {
 
     /// The jobs of a key, in the order of their delivery.
     fn turns_of(&self, key: &Key) -> impl Iterator<Item = JobId> {
-        self.turns.range((key.clone(), JobId(0))..).take_while(move |(other, _)| other == key).map(|(_, id)| *id)
+        let digest = digest(key);
+        let alike = self.turns.range((digest, JobId(0))..=(digest, JobId(u64::MAX))).map(|(_, id)| *id);
+        alike.filter(move |id| self.jobs.get(id).is_some_and(|job| job.key() == Some(key)))
     }
 
     #[cfg(test)]
@@ -546,6 +536,27 @@ impl Processor {
     #[cfg(not(test))]
     #[expect(clippy::unused_self, reason = "the tests keep a record of the edges taken")]
     fn took(&self, _from: State, _on: &'static str, _to: State) {}
+}
+
+/// Keeps the queue of deadlines in step with the job's own.
+fn schedule(due: &mut BTreeSet<(Time, JobId)>, id: JobId, job: &mut Job) {
+    let next = job.timers.next().map(|(at, _)| at);
+    if job.scheduled != next {
+        if let Some(at) = job.scheduled {
+            due.remove(&(at, id));
+        }
+        if let Some(at) = next {
+            due.insert((at, id));
+        }
+        job.scheduled = next;
+    }
+}
+
+fn digest(key: &Key) -> Digest {
+    // Without a random state it is the same in each run, and nothing that is said depends on it.
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    hasher.finish()
 }
 
 impl Bytes {

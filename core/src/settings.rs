@@ -64,7 +64,7 @@ impl Default for Settings {
             quiet_period: Duration::from_secs(2),
             settle_rounds: 5,
             ack_wait: Duration::from_secs(6),
-            max_in_flight: 4096,
+            max_in_flight: 16_384,
             page_size: 1000,
             max_bytes_in_flight: 32 << 20,
             max_deliver: 5,

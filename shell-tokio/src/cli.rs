@@ -73,11 +73,9 @@ impl Cli {
         match &self.command {
             Command::Run(args) => args.check(),
             Command::Replay(args) => args.check(),
-            Command::Setup(_)
-            | Command::Play(_)
-            | Command::DeadLetters(_)
-            | Command::Audit(_)
-            | Command::Trace(_) => Ok(()),
+            Command::Setup(_) | Command::Play(_) | Command::DeadLetters(_) | Command::Audit(_) | Command::Trace(_) => {
+                Ok(())
+            }
             Command::Timeline(args) => args.drawing().map(drop),
             Command::Show(args) => args.session().map(drop).map_err(|e| e.to_string()),
         }
@@ -282,7 +280,7 @@ pub struct StreamSettings {
     pub max_deliver: u16,
     /// How many calls all processors together may have in hand, 1 to 10000000
     #[arg(
-        long, env = "TRANSCRIPT_MAX_ACK_PENDING", value_name = "N", default_value = "20000",
+        long, env = "TRANSCRIPT_MAX_ACK_PENDING", value_name = "N", default_value = "65536",
         value_parser = clap::value_parser!(u32).range(1..=10_000_000)
     )]
     pub max_ack_pending: u32,
@@ -358,7 +356,7 @@ pub struct RunSettings {
     pub settle_rounds: u32,
     /// How many calls this processor has in hand at most, 1 to 1000000
     #[arg(
-        long, env = "TRANSCRIPT_MAX_IN_FLIGHT", value_name = "N", default_value = "4096",
+        long, env = "TRANSCRIPT_MAX_IN_FLIGHT", value_name = "N", default_value = "16384",
         value_parser = clap::value_parser!(u32).range(1..=1_000_000)
     )]
     pub max_in_flight: u32,

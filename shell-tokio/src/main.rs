@@ -18,6 +18,10 @@ use transcript_processor::{
     logging, play, run, setup, show, traces,
 };
 
+/// Reading segments and writing updates is many small allocations on all threads at once.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// How long ending the connections to MongoDB may take.
 const GOODBYE: Duration = Duration::from_millis(500);
 /// The command did not do what it was asked.

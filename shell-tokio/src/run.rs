@@ -31,8 +31,8 @@ const MEND_AFTER: Duration = Duration::from_secs(1);
 const MEND_STREAM_AFTER: Duration = Duration::from_secs(2);
 /// How long the last bytes to NATS may take.
 const FLUSH: Duration = Duration::from_secs(1);
-/// How long a report may wait for its turn. It is long because asking again puts the job at the end of the same queue.
-const REPORT_LOST: Duration = Duration::from_secs(600);
+/// How long a report may wait for its turn. Asking again after that costs a job nothing: it keeps its place in the queue.
+const REPORT_LOST: Duration = Duration::from_secs(60);
 
 /// Why the service did not start, or how it ended where it should not have.
 #[derive(Debug, Error)]

@@ -54,12 +54,23 @@ impl Seen {
     fn kind(&self) -> Option<Kind> {
         let filter = self.filter();
         let has = |field: &str| filter.contains_key(field);
-        let of_one_session = filter.get_document("sessionId").is_ok_and(|session| session.contains_key("$eq"));
+        let branches = filter.get_array("$or").map(Vec::as_slice).unwrap_or_default();
+        let of_one_session =
+            |filter: &Document| filter.get_document("sessionId").is_ok_and(|session| session.contains_key("$eq"));
+        let each_of_one_session =
+            !branches.is_empty() && branches.iter().all(|branch| branch.as_document().is_some_and(of_one_session));
+        let of_one_session = of_one_session(&filter);
         let is_pipeline = self.command.contains_key("pipeline");
         match self.collection.as_str() {
             SEGMENTS_COLLECTION if is_pipeline && self.groups() => Some(Kind::Count),
-            SEGMENTS_COLLECTION if of_one_session && has("$nor") => Some(Kind::PageWithoutIndexes),
+            SEGMENTS_COLLECTION if of_one_session && has("$nor") => Some(Kind::PageOfOthers),
+            SEGMENTS_COLLECTION if each_of_one_session && is_pipeline => Some(Kind::PageWithoutIndexes),
             SEGMENTS_COLLECTION if of_one_session && is_pipeline => Some(Kind::PageOfOneIndex),
+            SEGMENTS_COLLECTION
+                if of_one_session && filter.get_document("index").is_ok_and(|i| i.contains_key("$not")) =>
+            {
+                Some(Kind::PageAmongOthers)
+            }
             SEGMENTS_COLLECTION if of_one_session => Some(Kind::Page),
             SEGMENTS_COLLECTION if has("sessionId") => Some(Kind::Together),
             SUMMARIES_COLLECTION if has("updatedAt") => Some(Kind::Watch),
@@ -96,6 +107,8 @@ enum Kind {
     Page,
     PageOfOneIndex,
     PageWithoutIndexes,
+    PageAmongOthers,
+    PageOfOthers,
     Upsert,
     ReadBack,
     Mark,
@@ -104,12 +117,14 @@ enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 12] = [
         Self::Count,
         Self::Together,
         Self::Page,
         Self::PageOfOneIndex,
         Self::PageWithoutIndexes,
+        Self::PageAmongOthers,
+        Self::PageOfOthers,
         Self::Upsert,
         Self::ReadBack,
         Self::Mark,
@@ -140,7 +155,7 @@ async fn nothing_that_the_service_asks_of_mongodb_scans() -> Outcome {
     let page = format!("--page-size={PAGE}");
     let settings = ["--quiet-period=0s", "--revise", "--revise-every=100ms", &page];
     let processor = world.processor("run").arguments(settings).start().await?;
-    stored(&world, PROCESSED_SUBJECT, calls.len() + 2).await?;
+    stored(&world, PROCESSED_SUBJECT, calls.len() + 3).await?;
     world.insert_segments(&[late]).await?;
     stored(&world, REVISED_SUBJECT, 1).await?;
     processor.terminate().await?;
@@ -191,11 +206,14 @@ fn judge(seen: &Seen) -> Result<(), String> {
         Kind::ReadBack => (seen.returned, 2 * seen.returned),
         // Those of the index are sorted for each page.
         Kind::PageOfOneIndex => (SHARED as i64, SHARED as i64),
-        // What is no usable index is told only by looking at each segment of the session, and of no other.
-        Kind::PageWithoutIndexes => (i64::from(LARGE), i64::from(LARGE)),
+        // Those without an index are sorted for each page; each of the two ranges gives a key more.
+        Kind::PageWithoutIndexes if seen.returned == 0 => (0, 4),
+        Kind::PageWithoutIndexes => (SHARED as i64, SHARED as i64 + 4),
+        // What stands among numbers and is none is told only by looking at each segment of the session, and of no other.
+        Kind::PageAmongOthers | Kind::PageOfOthers => (SHARED as i64, SHARED as i64 + 1),
         Kind::Upsert | Kind::Mark | Kind::MarkOfRevision => (1, 1),
         // All summaries of the last while.
-        Kind::Watch => (SMALL as i64 + 5, SMALL as i64 + 5),
+        Kind::Watch => (SMALL as i64 + 6, SMALL as i64 + 6),
     };
     let planned = !seen.plan.is_empty() && !seen.plan.contains("COLLSCAN");
     if planned && seen.documents <= documents && seen.keys <= keys {
@@ -215,10 +233,11 @@ fn calls() -> Result<Vec<Call>, Box<dyn std::error::Error>> {
     Ok(calls)
 }
 
-/// Stores a call whose segments share an index, and one whose segments have none.
-async fn odd_calls(world: &World) -> Result<[Session; 2], Box<dyn std::error::Error>> {
-    let sessions = [Session::new("c", "shared")?, Session::new("c", "unnumbered")?];
-    for (session, index) in sessions.iter().zip([Bson::Int64(7), Bson::Null]) {
+/// Stores a call whose segments share an index, one whose segments have none, and one whose indexes are decimals.
+async fn odd_calls(world: &World) -> Result<[Session; 3], Box<dyn std::error::Error>> {
+    let sessions = [Session::new("c", "shared")?, Session::new("c", "unnumbered")?, Session::new("c", "decimals")?];
+    let decimal = Bson::Decimal128("7".parse()?);
+    for (session, index) in sessions.iter().zip([Bson::Int64(7), Bson::Null, decimal]) {
         let segment = |n: usize| {
             let id = &*session.session_id;
             doc! { "_id": format!("{id}/{n}"), "conversationId": "c", "sessionId": id, "index": index.clone(), "text": "So it is." }

@@ -248,7 +248,7 @@ async fn a_summary_step_that_panics_ends_one_call_and_none_beside_it() -> Outcom
 #[tokio::test(flavor = "multi_thread")]
 async fn a_consumer_that_starts_over_past_the_window_announces_nothing_again() -> Outcome {
     let world = World::start().await?;
-    let arguments = ["--duplicate-window=1s", "--max-ack-pending=5000"];
+    let arguments = ["--duplicate-window=1s", "--max-in-flight=5000", "--max-ack-pending=5000"];
     let processor = started(&world.processor("run").arguments(SHORT).arguments(arguments)).await?;
     let all = calls("call", 2000)?;
     end(&world.app(), &all).await?;

@@ -343,7 +343,7 @@ fn settings() -> StreamSettings {
         replicas: 1,
         ack_wait: Duration::from_secs(6),
         max_deliver: 5,
-        max_ack_pending: 20_000,
+        max_ack_pending: 65_536,
     }
 }
 

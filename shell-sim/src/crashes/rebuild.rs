@@ -476,10 +476,10 @@ fn unlike(settings: &Settings) -> Vec<String> {
         ("patience", settings.patience == here.patience),
         ("answer timeout", settings.answer_timeout == here.answer_timeout),
         ("nak delay", settings.nak_delay == here.nak_delay),
-        ("retry pauses", (settings.retry_base, settings.retry_cap) == (here.retry_base, here.retry_cap)),
+        ("retry pause", (settings.retry_base, settings.retry_cap) == (here.retry_base, here.retry_cap)),
         ("grace time", settings.grace == here.grace),
-        ("bounds of a summary", settings.limits == here.limits),
+        ("summary's bound", settings.limits == here.limits),
     ];
     let differ = differ.iter().filter(|(_, same)| !same);
-    differ.map(|(name, _)| format!("the {name} of the trace is rounded, or the default here")).collect()
+    differ.map(|(name, _)| format!("the {name} is rounded, or the default")).collect()
 }

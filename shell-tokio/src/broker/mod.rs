@@ -52,18 +52,22 @@ impl Broker {
         answer_timeout: Duration,
         name: Arc<str>,
     ) -> Self {
-        let (requests, waiting) = mpsc::unbounded_channel();
+        let (requests, mut waiting) = mpsc::unbounded_channel();
         let (heartbeats, beating) = mpsc::channel(HEARTBEATS);
         let (requester, reports) = (Requester { client: client.clone(), answer_timeout, name }, reports.clone());
         // Every request is sent at once, the answers are taken as they come.
-        tokio::spawn(pipelined(waiting, usize::MAX, move |asked: Asked| {
-            let (requester, reports) = (requester.clone(), reports.clone());
-            async move {
-                let report = requester.perform(asked.what).await.unwrap_or_else(Report::Failed);
-                // The driver loop is gone once the processor has drained; nobody needs the report then.
-                drop(reports.send(Input::Reported { effect: asked.id, report }));
-            }
-        }));
+        tokio::spawn(pipelined(
+            async move || waiting.recv().await,
+            usize::MAX,
+            move |asked: Asked| {
+                let (requester, reports) = (requester.clone(), reports.clone());
+                async move {
+                    let report = requester.perform(asked.what).await.unwrap_or_else(Report::Failed);
+                    // The driver loop is gone once the processor has drained; nobody needs the report then.
+                    drop(reports.send(Input::Reported { effect: asked.id, report }));
+                }
+            },
+        ));
         tokio::spawn(heartbeats_worker(client.clone(), beating));
         Self { requests, heartbeats }
     }

@@ -37,12 +37,14 @@ fn defaults_are_those_of_the_contract() {
         replicas: 1,
         ack_wait: Duration::from_secs(6),
         max_deliver: 5,
-        max_ack_pending: 20_000,
+        max_ack_pending: 65_536,
     };
     let args = run_args("run");
     assert_eq!(args.stream, expected);
     assert_eq!(args.jobs.quiet_period, Duration::from_secs(2));
     assert_eq!(args.jobs.settle_rounds, 5);
+    assert_eq!(args.jobs.max_in_flight, 16_384);
+    assert!(args.stream.max_ack_pending >= 4 * args.jobs.max_in_flight, "there is room for four instances");
     let cli = read("run").unwrap();
     assert_eq!(cli.nats.url.to_string(), "nats://127.0.0.1:4222");
     assert_eq!(cli.mongodb.uri.to_string(), "mongodb://127.0.0.1:27017");

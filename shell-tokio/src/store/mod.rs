@@ -7,10 +7,12 @@ mod first_version;
 mod load;
 mod mark;
 pub mod outgrown;
+mod queue;
 #[cfg_attr(feature = "first-version", expect(dead_code, reason = "the first version had no conditional upsert"))]
 pub(crate) mod save;
 mod segment;
 pub mod statement;
+mod turns;
 
 use std::{
     sync::{
@@ -32,7 +34,11 @@ use transcript_core::{
     summary::Summary,
 };
 
-use crate::batch::{batches, pipelined};
+use self::{
+    queue::{Asked, Put, Sender, batches, queue},
+    turns::Turns,
+};
+use crate::batch::pipelined;
 
 /// The most effects of one command. Larger ones gain little and make each effect wait longer.
 pub const BATCH: usize = 500;
@@ -45,10 +51,11 @@ const PAGES: usize = 8;
 /// Hands effects to the workers. Each queue is as long as jobs wait for it, which the core bounds.
 #[derive(Debug, Clone)]
 pub struct Store {
-    counts: mpsc::UnboundedSender<Asked<Arc<str>>>,
-    loads: mpsc::UnboundedSender<Asked<Load>>,
-    saves: mpsc::UnboundedSender<Asked<Arc<Summary>>>,
-    marks: mpsc::UnboundedSender<Asked<Mark>>,
+    counts: Sender<Arc<str>>,
+    loads: Sender<Load>,
+    saves: Sender<Arc<Summary>>,
+    marks: Sender<Mark>,
+    turns: Arc<Turns>,
 }
 
 /// A mark to put on a summary.
@@ -75,13 +82,6 @@ pub struct Load {
     pub counted: u64,
 }
 
-/// Something asked for by the core.
-#[derive(Debug, Clone)]
-struct Asked<T> {
-    id: EffectId,
-    what: T,
-}
-
 /// What every worker needs.
 #[derive(Debug, Clone)]
 pub(crate) struct Worker {
@@ -98,49 +98,80 @@ impl Store {
     #[must_use]
     pub fn start(database: &Database, reports: &mpsc::UnboundedSender<Input>, answer_timeout: Duration) -> Self {
         let worker = Worker::new(database, reports.clone(), answer_timeout);
-        let (counts, waiting_counts) = mpsc::unbounded_channel();
-        let (loads, waiting_loads) = mpsc::unbounded_channel();
-        let (pages, waiting_pages) = mpsc::unbounded_channel();
-        let (saves, waiting_saves) = mpsc::unbounded_channel();
-        let (marks, waiting_marks) = mpsc::unbounded_channel();
-        let counter = worker.clone();
-        tokio::spawn(batches(waiting_counts, BATCH, async move |batch| counter.count(batch).await));
-        let loader = worker.clone();
-        tokio::spawn(batches(waiting_loads, BATCH, async move |batch| loader.load(batch, &pages).await));
-        let pager = worker.clone();
-        tokio::spawn(pipelined(waiting_pages, PAGES, move |asked| {
-            let pager = pager.clone();
-            async move { pager.load_page(asked).await }
+        let turns = Arc::new(Turns::default());
+        let (counts, waiting_counts) = queue();
+        let (loads, waiting_loads) = queue();
+        let (pages, mut waiting_pages) = queue();
+        let (saves, waiting_saves) = queue();
+        let (marks, waiting_marks) = queue();
+        let (counter, after_counts) = (worker.clone(), Arc::clone(&turns));
+        tokio::spawn(batches(waiting_counts, BATCH, async move |batch| {
+            let requests = batch.len();
+            counter.count(batch).await;
+            after_counts.done(requests, 1);
         }));
-        let saver = worker.clone();
+        let (loader, after_loads) = (worker.clone(), Arc::clone(&turns));
+        tokio::spawn(batches(waiting_loads, BATCH, async move |batch| {
+            let requests = batch.len();
+            let commands = loader.load(batch, &pages).await;
+            after_loads.done(requests, commands);
+        }));
+        let (pager, before_pages) = (worker.clone(), Arc::clone(&turns));
+        tokio::spawn(pipelined(
+            async move || waiting_pages.next().await,
+            PAGES,
+            move |asked| {
+                let (pager, turns) = (pager.clone(), Arc::clone(&before_pages));
+                async move {
+                    turns.page().await;
+                    pager.load_page(asked).await;
+                }
+            },
+        ));
+        let (saver, after_saves) = (worker.clone(), Arc::clone(&turns));
         tokio::spawn(batches(waiting_saves, BATCH, async move |batch| {
+            let requests = batch.len();
             #[cfg(not(feature = "first-version"))]
             saver.save(batch).await;
             #[cfg(feature = "first-version")]
             saver.insert(batch).await;
+            after_saves.done(requests, 1);
         }));
-        tokio::spawn(batches(waiting_marks, BATCH, async move |batch| worker.mark(batch).await));
-        Self { counts, loads, saves, marks }
+        let after_marks = Arc::clone(&turns);
+        tokio::spawn(batches(waiting_marks, BATCH, async move |batch| {
+            let requests = batch.len();
+            worker.mark(batch).await;
+            after_marks.done(requests, 1);
+        }));
+        Self { counts, loads, saves, marks, turns }
     }
 
     /// Counts the session's segments.
     pub fn count(&self, id: EffectId, session_id: Arc<str>) {
-        send(&self.counts, id, session_id);
+        self.ask(&self.counts, id, session_id);
     }
 
     /// Loads a page.
     pub fn load(&self, id: EffectId, load: Load) {
-        send(&self.loads, id, load);
+        self.ask(&self.loads, id, load);
     }
 
     /// Stores a summary unless one of more segments is stored.
     pub fn save(&self, id: EffectId, summary: Arc<Summary>) {
-        send(&self.saves, id, summary);
+        self.ask(&self.saves, id, summary);
     }
 
     /// Marks a summary as announced.
     pub fn mark(&self, id: EffectId, mark: Mark) {
-        send(&self.marks, id, mark);
+        self.ask(&self.marks, id, mark);
+    }
+
+    fn ask<T>(&self, queue: &Sender<T>, id: EffectId, what: T) {
+        // Before it can be carried out.
+        self.turns.waits();
+        if queue.put(Asked { id, what }) == Put::InPlace {
+            self.turns.done(1, 0);
+        }
     }
 }
 
@@ -200,9 +231,4 @@ impl Worker {
             self.report(asked.id, Report::Failed(failure.clone()));
         }
     }
-}
-
-fn send<T>(queue: &mpsc::UnboundedSender<Asked<T>>, id: EffectId, what: T) {
-    // A worker that is gone reports nothing: the core asks again and gives the job back in the end.
-    drop(queue.send(Asked { id, what }));
 }

@@ -18,8 +18,19 @@ const MOST_IDLE_LANES: usize = 4;
 
 /// The timeline of what was read.
 pub(super) fn timeline(reading: Reading<'_>) -> Timeline {
-    let Reading { selection, parts, calls, general, forgotten_general, bands, density, totals, mut remarks, .. } =
-        reading;
+    let Reading {
+        selection,
+        parts,
+        calls,
+        general,
+        forgotten_general,
+        bands,
+        density,
+        totals,
+        mut remarks,
+        abouts,
+        ..
+    } = reading;
     let forgotten_bands = bands.forgotten;
     let (calls, mut steps, cut) = steps(calls.finish());
     let mut bands = bands.finish();
@@ -78,7 +89,7 @@ pub(super) fn timeline(reading: Reading<'_>) -> Timeline {
             "{notes} notes of stored segments were too many to keep: where none is drawn there may be some"
         ));
     }
-    Timeline { begins, ends, lanes, calls, steps, bands, density, totals, remarks }
+    Timeline { begins, ends, lanes, calls, steps, bands, density, totals, abouts, remarks }
 }
 
 /// The calls and their steps, and which of them lost how many.

@@ -1,8 +1,8 @@
 //! A trace as a picture: who said what to whom, and when.
 //!
 //! ```text
-//! lines ──► Reading ──► Timeline ──► Layout ──► svg, html
-//!           (calls kept)  (steps, bands)  └───► mermaid, text need none
+//! lines ──► Reading ──► Timeline ──► Layout ──► svg, html, mermaid, text
+//!         (calls kept) (steps, bands) (rows, breaks)
 //! ```
 //!
 //! A [`Timeline`] is a list of steps between lanes, in the order of time, and of bands in which somebody was dead, stood
@@ -12,10 +12,11 @@
 //!
 //! # What is drawn
 //!
-//! Of one session everything is drawn. Of a whole run a picture could hold everything and show nothing, so those calls
-//! are drawn to which most has happened (kills, dead letters, redeliveries, failures), and then the earliest ones; the
-//! drawing says what it left out, and a strip shows how the rest went. While it is read no more is kept than the calls
-//! under way, the most telling of those that are over, and eight bytes for each other call, by which they are counted.
+//! Of one session everything is drawn, as far as [`Selection::max_steps`] goes. Of a whole run a picture could hold
+//! everything and show nothing, so those calls are drawn to which most has happened (kills, dead letters, redeliveries,
+//! failures), and a few of the ordinary ones; the drawing says what it left out, and a strip shows how the rest went. While
+//! it is read no more is kept than the calls under way, the most telling of those that are over, and eight bytes for each
+//! other call, by which they are counted.
 
 mod bands;
 mod calls;
@@ -56,6 +57,8 @@ pub struct Timeline {
     bands: Vec<Band>,
     density: Density,
     totals: Totals,
+    /// What the trace says that it shows.
+    abouts: Vec<String>,
     /// What must be known about the drawing: what it left out, and why.
     remarks: Vec<String>,
 }

@@ -160,6 +160,7 @@ fn a_part_that_ends_with_jobs_under_way_is_one_that_died() {
 fn what_an_observer_notes_stands_where_it_belongs() {
     let mut observer = play::header("", play::START - 500, transcript_core::Settings::default());
     observer.processor = None;
+    observer.about = Some("a plain call, seen from outside.".to_owned());
     let header = serde_json::to_string(&observer).expect("a header is JSON");
     let notes = r#"{"n":1,"at":100000,"note":{"stored":{"sessionId":"s","segments":5}}}
 {"n":2,"at":200000,"note":{"stored":{"sessionId":"another","segments":1}}}
@@ -173,6 +174,7 @@ fn what_an_observer_notes_stands_where_it_belongs() {
         assert_eq!(labels(&drawn, |step| step.kind == Kind::Stored), ["+5 segments", "+12 segments"]);
         assert_eq!(labels(&drawn, |step| step.kind == Kind::Remark), ["a kill", "starts"]);
         assert_eq!(drawn.lanes[0].name, "transcriber");
+        assert!(drawn.text().contains("\nA plain call, seen from outside.\n"), "{}", drawn.text());
     }
 }
 

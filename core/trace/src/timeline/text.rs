@@ -48,10 +48,10 @@ pub(super) fn list(timeline: &Timeline) -> String {
 pub(super) fn head(timeline: &Timeline) -> Vec<String> {
     let length = span(timeline.ends.since(timeline.begins));
     let mut head = vec![format!("From {}, for {length}.", timeline.begins.absolute())];
-    head.extend(timeline.remarks.iter().map(|remark| {
+    head.extend(timeline.abouts.iter().chain(&timeline.remarks).map(|remark| {
         let mut letters = remark.chars();
         let first = letters.next().map_or(String::new(), |first| first.to_uppercase().collect());
-        format!("{first}{}.", letters.as_str())
+        format!("{first}{}.", letters.as_str().trim_end_matches('.'))
     }));
     if timeline.steps.is_empty() && timeline.bands.is_empty() {
         head.push("There is nothing to draw.".to_owned());
