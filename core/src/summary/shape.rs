@@ -18,16 +18,28 @@ const SCRIPT: CodePointMapDataBorrowed<'static, Script> = CodePointMapData::<Scr
 /// such, because that decides what is a question.
 #[must_use]
 pub fn shape(text: &str) -> String {
+    if text.is_ascii() {
+        // Byte by byte, which is several times as fast.
+        let shaped = text.bytes().map(ascii_placeholder).collect();
+        return String::from_utf8(shaped).expect("ASCII is UTF-8");
+    }
     text.chars().map(placeholder).collect()
 }
 
+fn ascii_placeholder(byte: u8) -> u8 {
+    match byte {
+        b'a'..=b'z' => b'x',
+        b'A'..=b'Z' => b'X',
+        b'0'..=b'9' => b'0',
+        _ => byte,
+    }
+}
+
 fn placeholder(c: char) -> char {
-    match c {
-        'a'..='z' => return 'x',
-        'A'..='Z' => return 'X',
-        '0'..='9' => return '0',
-        _ if c.is_ascii() || !makes_a_word(c) => return c,
-        _ => {}
+    match u8::try_from(c) {
+        Ok(byte) if byte.is_ascii() => return ascii_placeholder(byte).into(),
+        Ok(_) | Err(_) if !makes_a_word(c) => return c,
+        Ok(_) | Err(_) => {}
     }
     let is_digit = CATEGORY.get(c) == GeneralCategory::DecimalNumber;
     match (c.len_utf8(), SCRIPT.get(c)) {

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use serde::Serialize;
 use transcript_core::{Input, Output, Processor, Time, WakeUp, ids::JobId};
 
 use crate::{
@@ -12,6 +13,8 @@ use crate::{
 
 /// How many entries are written before the labels of jobs that have ended are forgotten.
 const TIDY_EVERY: u64 = 4096;
+/// What is kept of the room that a long line took, in bytes.
+const LINE: usize = 64 << 10;
 
 /// Writes down what a core is told, with what a second core says to it.
 ///
@@ -22,6 +25,8 @@ pub struct Recorder<W> {
     header: Header,
     follower: Follower,
     redaction: Redaction,
+    /// The line of the input that is being taken.
+    line: Vec<u8>,
     entries: u64,
     last_job: Option<JobId>,
     astray: u64,
@@ -36,7 +41,16 @@ impl<W: Write> Recorder<W> {
     pub fn new(mut to: W, header: Header, core: Processor) -> io::Result<Self> {
         write(&mut to, &header)?;
         let follower = Follower::new(core, None);
-        Ok(Self { to, header, follower, redaction: Redaction::default(), entries: 0, last_job: None, astray: 0 })
+        Ok(Self {
+            to,
+            header,
+            follower,
+            redaction: Redaction::default(),
+            line: vec![],
+            entries: 0,
+            last_job: None,
+            astray: 0,
+        })
     }
 
     /// Begins another part behind this one.
@@ -59,12 +73,15 @@ impl<W: Write> Recorder<W> {
             Content::Redacted => self.redaction.redact(input, self.header.settings.limits.label_bytes),
         };
         self.last_job = self.last_job.max(job);
-        match self.follower.follow(at, job, input.clone()) {
+        // Before the core takes it: a page is too large to be copied.
+        self.line.clear();
+        write(&mut self.line, &Told { n: self.entries + 1, at, job, input: &input })?;
+        match self.follower.follow(at, job, input) {
             Followed::Unknown => Ok(()),
-            Followed::Taken(outputs) => self.write(at, job, input, outputs),
+            Followed::Taken(outputs) => self.write_line(outputs),
             Followed::Astray { outputs, jobs, .. } => {
                 self.astray += 1;
-                self.write(at, job, input, outputs)?;
+                self.write_line(outputs)?;
                 let why = "the core that wrote this goes another way, which it cannot follow".to_owned();
                 self.left_out(at, LeftOut { inputs: 0, jobs, why })
             }
@@ -135,22 +152,40 @@ impl<W: Write> Recorder<W> {
         outputs.into_iter().try_for_each(|output| self.entry(None, None, Said::Out(output)))
     }
 
-    fn write(&mut self, at: Time, job: Option<JobId>, input: Input, outputs: Vec<Output>) -> io::Result<()> {
-        self.entry(Some(at), job, Said::In(input))?;
+    /// The line of an input, and what was said to it.
+    fn write_line(&mut self, outputs: Vec<Output>) -> io::Result<()> {
+        self.count();
+        self.to.write_all(&self.line)?;
+        self.line.shrink_to(LINE);
         outputs.into_iter().try_for_each(|output| self.entry(None, None, Said::Out(output)))
     }
 
     fn entry(&mut self, at: Option<Time>, job: Option<JobId>, said: Said) -> io::Result<()> {
+        self.count();
+        write(&mut self.to, &Entry { n: self.entries, at, job, said })
+    }
+
+    fn count(&mut self) {
         self.entries += 1;
         if self.entries.is_multiple_of(TIDY_EVERY) {
             let core = self.follower.core();
             self.redaction.keep(|job| core.has(job));
         }
-        write(&mut self.to, &Entry { n: self.entries, at, job, said })
     }
 }
 
-fn write(to: &mut impl Write, line: &impl serde::Serialize) -> io::Result<()> {
+/// An [`Entry`] of an input that is not given away.
+#[derive(Serialize)]
+struct Told<'a> {
+    n: u64,
+    at: Time,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    job: Option<JobId>,
+    #[serde(rename = "in")]
+    input: &'a Input,
+}
+
+fn write(to: &mut impl Write, line: &impl Serialize) -> io::Result<()> {
     serde_json::to_writer(&mut *to, line)?;
     to.write_all(b"\n")
 }

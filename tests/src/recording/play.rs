@@ -21,6 +21,8 @@ use crate::{
 
 /// How long anything may take. Reached only where something is broken.
 const WITHIN: Duration = Duration::from_secs(60);
+/// For a call to which something is done between two counts, also on a busy machine.
+const TIME_TO_ACT: &str = "--quiet-period=1s";
 /// The ack wait of the studio's processors, and half a second more.
 const BEYOND_ACK_WAIT: Duration = Duration::from_secs(2);
 /// What no core sees where it is killed while it saves.
@@ -39,7 +41,7 @@ pub(super) async fn plain_call(about: &str) -> Recorded {
 }
 
 pub(super) async fn late_segments(about: &str) -> Recorded {
-    let mut studio = Studio::open(StoreOf::AllWorlds, Way::Straight, &[]).await?;
+    let mut studio = Studio::open(StoreOf::AllWorlds, Way::Straight, &[TIME_TO_ACT]).await?;
     studio.start("a").await?;
     let call = transcript("festival-lineup")?;
     let (early, late) = call.segments.split_at(call.segments.len() - LATE);
@@ -52,7 +54,7 @@ pub(super) async fn late_segments(about: &str) -> Recorded {
 }
 
 pub(super) async fn slow_segments(about: &str) -> Recorded {
-    let mut studio = Studio::open(StoreOf::AllWorlds, Way::Straight, &["--settle-rounds=3"]).await?;
+    let mut studio = Studio::open(StoreOf::AllWorlds, Way::Straight, &["--settle-rounds=3", TIME_TO_ACT]).await?;
     studio.start("a").await?;
     let call = small_call("slow segments", 8)?;
     let (early, slow) = call.segments.split_at(call.segments.len() - LATE);
@@ -98,7 +100,8 @@ pub(super) fn remark(stop: StopPoint) -> Option<&'static str> {
 }
 
 pub(super) async fn killed(stop: StopPoint, about: &str) -> Recorded {
-    let mut studio = Studio::open(StoreOf::AllWorlds, Way::ThroughProxies, &[]).await?;
+    let arguments = if stop == StopPoint::Wait { &[TIME_TO_ACT][..] } else { &[] };
+    let mut studio = Studio::open(StoreOf::AllWorlds, Way::ThroughProxies, arguments).await?;
     let started = studio.start("a").await?;
     let call = small_call("killed", 8)?;
     let late = if stop == StopPoint::Wait { LATE } else { 0 };
@@ -159,7 +162,7 @@ pub(super) async fn deliveries_used_up(about: &str) -> Recorded {
 
 pub(super) async fn mongodb_away(about: &str) -> Recorded {
     // Much less than it is away.
-    let mut studio = Studio::open(StoreOf::ThisWorld, Way::Straight, &["--patience=1s"]).await?;
+    let mut studio = Studio::open(StoreOf::ThisWorld, Way::Straight, &["--patience=1s", TIME_TO_ACT]).await?;
     two_calls_in_hand(&mut studio).await?;
     let noticed = async |studio: &Studio| {
         studio.until("a", "that both calls failed twice", |shown| shown.failures("count") >= 4).await
@@ -170,7 +173,7 @@ pub(super) async fn mongodb_away(about: &str) -> Recorded {
 }
 
 pub(super) async fn nats_away(about: &str) -> Recorded {
-    let mut studio = Studio::open(StoreOf::AllWorlds, Way::Straight, &[]).await?;
+    let mut studio = Studio::open(StoreOf::AllWorlds, Way::Straight, &[TIME_TO_ACT]).await?;
     two_calls_in_hand(&mut studio).await?;
     let noticed = async |studio: &Studio| {
         studio.until("a", "that neither is announced", |shown| shown.failures("publish") >= 2).await
@@ -192,7 +195,8 @@ async fn two_calls_in_hand(studio: &mut Studio) -> Result<(), CrashError> {
 
 /// `given_back` is how the call that had not begun to save is acknowledged.
 pub(super) async fn rollout(arguments: &[&str], given_back: &str, about: &str) -> Recorded {
-    let mut studio = Studio::open(StoreOf::AllWorlds, Way::ThroughProxies, arguments).await?;
+    let arguments = [arguments, &[TIME_TO_ACT]].concat();
+    let mut studio = Studio::open(StoreOf::AllWorlds, Way::ThroughProxies, &arguments).await?;
     studio.start("a").await?;
     let held = studio.mongo.hold(save());
     studio.play(&small_call("saving", 4)?).await?;
@@ -215,7 +219,7 @@ pub(super) async fn rollout(arguments: &[&str], given_back: &str, about: &str) -
 }
 
 pub(super) async fn frozen_processor(about: &str) -> Recorded {
-    let mut studio = Studio::open(StoreOf::AllWorlds, Way::Straight, &["--quiet-period=1s"]).await?;
+    let mut studio = Studio::open(StoreOf::AllWorlds, Way::Straight, &[TIME_TO_ACT]).await?;
     studio.start("a").await?;
     studio.play(&small_call("frozen", 4)?).await?;
     studio.until("a", "the call", |shown| shown.attempts.len() == 1).await?;
