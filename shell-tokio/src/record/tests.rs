@@ -16,7 +16,7 @@ use transcript_trace::{FORMAT, Servers};
 
 use super::*;
 use crate::{
-    cli::{ReplayArgs, TracePaths},
+    cli::{Cli, Command},
     record::{
         files::Place,
         tape::{Told, tape},
@@ -172,10 +172,15 @@ fn files(path: &Path) -> Vec<std::path::PathBuf> {
     files
 }
 
+fn replay(path: &Path) -> traces::Answer {
+    let args = ["transcript-processor".into(), "replay".into(), path.into()];
+    let Command::Replay(args) = Cli::read(args).unwrap().command else { panic!("not replay") };
+    traces::replay(&args, &|warning| panic!("{warning}")).unwrap()
+}
+
 /// What replaying says, which finds no difference.
 fn replays(path: &Path) -> String {
-    let args = ReplayArgs { traces: TracePaths { paths: vec![path.to_owned()] } };
-    let answer = traces::replay(&args, &|warning| panic!("{warning}")).unwrap();
+    let answer = replay(path);
     assert!(answer.is_good, "{}", answer.text);
     answer.text
 }
@@ -287,8 +292,7 @@ fn a_difference_is_told_by_its_file_and_line() {
     let mut lines: Vec<String> = trace.lines().map(str::to_owned).collect();
     lines[line] = lines[line].replace(r#""complete":true"#, r#""complete":false"#);
     fs::write(&second, lines.join("\n") + "\n").unwrap();
-    let args = ReplayArgs { traces: TracePaths { paths: vec![place.path().to_owned()] } };
-    let answer = traces::replay(&args, &|warning| panic!("{warning}")).unwrap();
+    let answer = replay(place.path());
     let at = format!("differs from what the core says, at {}:{}: entry ", second.display(), line + 1);
     assert!(!answer.is_good && answer.text.starts_with(&at), "{}", answer.text);
     assert!(answer.text.contains("with perform.effect.save.summary.complete false"), "{}", answer.text);
