@@ -51,8 +51,8 @@ async fn a_segment_with_any_array_for_an_index_is_summed_up_once() -> Outcome {
 fn singles() -> Result<Vec<Index>, Box<dyn std::error::Error>> {
     let decimal = |number: &str| number.parse::<Decimal128>().map(Bson::Decimal128);
     let pointer = doc! { "$dbPointer": { "$ref": "a.b", "$id": { "$oid": "000000000000000000000001" } } };
-    let pointer: DbPointer = bson::deserialize_from_document(doc! { "pointer": Bson::try_from(pointer)? })
-        .map(|Pointer { pointer }| pointer)?;
+    let pointer: DbPointer =
+        bson::deserialize_from_document(doc! { "pointer": pointer }).map(|Pointer { pointer }| pointer)?;
     let values: Vec<(&str, Bson)> = vec![
         ("null", Bson::Null),
         ("undefined", Bson::Undefined),
