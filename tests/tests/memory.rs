@@ -22,7 +22,7 @@ async fn many_large_calls_at_once_fit_into_256_mib() -> Outcome {
         world.insert_segments(&call.segments).await?;
         world.publish_session_end(&call.session, 900).await?;
     }
-    let processor = world.processor("run").arguments(["--quiet-period=0s", "--ack-wait=6s"]).start().await?;
+    let processor = world.processor("run").arguments(["--quiet-period=0s", "--ack-wait=30s"]).start().await?;
     wait_until("all are announced and acknowledged", LONG, || async {
         let consumer = world.consumer().await.map_err(|error| error.to_string())?;
         let announced = world.notifications().await.map_err(|error| error.to_string())?.len();

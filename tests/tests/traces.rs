@@ -112,7 +112,7 @@ async fn what_is_recorded_replays_file_by_file_and_call_by_call() -> Outcome {
     let cut_to = cut.to_string_lossy();
     let (exit, said, _) = reads("trace", &[&traces], &["--session=evening-call", "-o", &cut_to]).await?;
     assert_eq!(exit, Exit::Code(0), "{said}");
-    assert!(replays(&[&cut]).await?.contains(" 1 jobs, "));
+    assert!(replays(&[&cut]).await?.contains(" 1 job, "));
     assert!(!fs::read_to_string(&cut)?.contains("olive-oil"));
     let (exit, trace, _) =
         reads("trace", &[&traces], &["--session=evening-call", "--conversation=festival-lineup"]).await?;

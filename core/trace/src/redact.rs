@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use transcript_core::{Delivery, Input, Page, Payload, Report, event::SessionEnded, ids::JobId, summary};
+use transcript_core::{Delivery, Input, Page, Payload, Report, event::SessionEnded, ids::{JobId, MAX_ID_BYTES}, summary};
 
 /// The placeholders of each job's speakers.
 #[derive(Debug, Default)]
@@ -21,6 +21,8 @@ struct Labels {
 
 /// The fields of an end that the contract names.
 const FIELDS: [&str; 3] = ["conversationId", "sessionId", "publishedSegments"];
+/// Those of them that are kept where they can be ids.
+const IDS: [&str; 2] = ["conversationId", "sessionId"];
 
 impl Redaction {
     /// The input without a word. `label_bytes` is how far speakers' labels are told apart.
@@ -104,7 +106,9 @@ fn payload(payload: &Payload) -> Payload {
     let without = match serde_json::from_slice::<Value>(&payload.0) {
         Ok(Value::Object(fields)) => {
             let kept = fields.into_iter().map(|(name, value)| {
-                if FIELDS.contains(&name.as_str()) { (name, value) } else { (summary::shape(&name), shaped(value)) }
+                let name = if FIELDS.contains(&name.as_str()) { name } else { summary::shape(&name) };
+                let is_id = value.as_str().is_some_and(|id| id.len() <= MAX_ID_BYTES) && IDS.contains(&name.as_str());
+                (name, if is_id { value } else { shaped(value) })
             });
             serde_json::to_vec(&Value::Object(kept.collect())).expect("a value is JSON")
         }

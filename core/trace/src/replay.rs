@@ -135,7 +135,8 @@ impl fmt::Display for Told<'_> {
 
 impl fmt::Display for Replayed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "replays: {} entries, {} jobs, {} outputs compared", self.entries, self.jobs, self.outputs)?;
+        let (entries, jobs) = (counted(self.entries, "entry", "entries"), counted(self.jobs, "job", "jobs"));
+        write!(f, "replays: {entries}, {jobs}, {} compared", counted(self.outputs, "output", "outputs"))?;
         if self.parts != 1 {
             write!(f, ", {} parts", self.parts)?;
         }
@@ -150,6 +151,10 @@ impl fmt::Display for Replayed {
         }
         Ok(())
     }
+}
+
+fn counted(number: u64, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
 }
 
 /// The program that writes traces of this version.

@@ -348,7 +348,7 @@ fn no_file_is_written_over() {
     write(&mut writer, World::new().calls(1));
     writer.finish(0);
     assert_eq!(fs::read_to_string(&taken).unwrap(), "mine");
-    assert!(replays(&files(place.path())[1]).contains(" 1 jobs, "));
+    assert!(replays(&files(place.path())[1]).contains(" 1 job, "));
 }
 
 #[test]

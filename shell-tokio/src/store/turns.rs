@@ -4,7 +4,7 @@
 use tokio::sync::{Mutex, watch};
 
 /// So many commands for small calls are carried out between two pages, as long as small calls wait for some.
-const COMMANDS_A_PAGE: u64 = 4;
+const COMMANDS_A_PAGE: u64 = 16;
 
 /// Counts what small calls wait for.
 #[derive(Debug, Default)]
