@@ -639,8 +639,11 @@ pub struct TraceArgs {
     #[arg(short, long, value_name = "FILE", requires = "session")]
     pub output: Option<PathBuf>,
     /// Show distributions: settle rounds, late segments, attempts, the time of each phase, and how jobs ended
-    #[arg(long, conflicts_with = "session")]
+    #[arg(long, conflicts_with_all = ["session", "output"])]
     pub stats: bool,
+    /// List the calls: when each was delivered first, how often, and what became of it
+    #[arg(long, conflicts_with_all = ["session", "output", "stats"])]
+    pub calls: bool,
 }
 
 /// The settings of `timeline`.
@@ -697,7 +700,7 @@ impl TimelineArgs {
 /// Traces to be read.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct TracePaths {
-    /// Files, directories (all their *.jsonl, in the order of their names), or - for stdin
+    /// Files, directories (all their *.jsonl, in the order in which their processors started), or - for stdin
     #[arg(id = "trace", value_name = "TRACE", required = true)]
     pub paths: Vec<PathBuf>,
 }

@@ -11,7 +11,13 @@ mod files;
 mod tape;
 mod writer;
 
-use std::{io, path::PathBuf, thread, time::Duration};
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
 
 use bytesize::ByteSize;
 use thiserror::Error;
@@ -72,6 +78,18 @@ pub enum RecordError {
 #[derive(Debug)]
 pub struct Recording {
     ended: oneshot::Receiver<()>,
+}
+
+/// Makes the directory, unless it is there, and sees whether a file can be made in it.
+///
+/// # Errors
+///
+/// Neither.
+pub fn prepare(directory: &Path) -> Result<(), RecordError> {
+    let failed = |source| RecordError::Directory { directory: directory.to_owned(), source };
+    fs::create_dir_all(directory).map_err(failed)?;
+    let trial = directory.join(format!(".transcript-processor-{}", std::process::id()));
+    File::create_new(&trial).and_then(|_| fs::remove_file(&trial)).map_err(failed)
 }
 
 /// Starts to record. `core` must be as the driver's is; it is told what that one is told.

@@ -67,6 +67,8 @@ pub async fn run(client: async_nats::Client, database: Database, args: &RunArgs)
         tracing::error!("this build has the faults of the first version and is for tests only");
     }
     let mut signals = signals()?;
+    // A start that must fail changes nothing on the servers.
+    args.record.directory.as_deref().map_or(Ok(()), record::prepare)?;
     let jetstream = jetstream::new(client.clone());
     let report = tokio::select! {
         report = set_up(&jetstream, &database, args) => report?,

@@ -1,5 +1,6 @@
 //! The commands that read traces. None of them connects to a server.
 
+mod calls;
 mod lines;
 mod list;
 
@@ -120,6 +121,10 @@ pub fn trace(args: &TraceArgs, warn: &dyn Fn(&str)) -> Done {
         }
         None if args.stats => match Stats::read(&mut lines) {
             Ok(stats) => good(stats.to_string()),
+            Err(source) => Err(lines.unreadable(source).into()),
+        },
+        None if args.calls => match calls::calls(&mut lines) {
+            Ok(calls) => good(calls),
             Err(source) => Err(lines.unreadable(source).into()),
         },
         None => match list::list(&mut lines) {

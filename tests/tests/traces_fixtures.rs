@@ -11,6 +11,7 @@ use std::{
 };
 
 use transcript_core::{Bug, Input, Processor, SettingsError, event::SessionEnded, ids::Session};
+use transcript_sim::crashes;
 use transcript_tests::{
     calls::{Call, fixture},
     crash::StopPoint,
@@ -99,7 +100,10 @@ fn no_text_or_label_of_a_transcript_is_in_its_trace() -> Outcome {
 #[test]
 fn every_call_can_be_cut_out_of_its_trace_and_replays() -> Outcome {
     for scenario in Scenario::ALL {
-        for session in sessions(scenario)? {
+        let whole = replayed(scenario, new_core)?.map_err(|difference| format!("{scenario}: {difference}"))?;
+        let sessions = sessions(scenario)?;
+        let is_all = sessions.len() == 1 && scenario != Scenario::PoisonedPayload;
+        for session in sessions {
             let wanted = Wanted {
                 session_id: session.session_id.to_string(),
                 conversation_id: Some(session.conversation_id.to_string()),
@@ -110,6 +114,26 @@ fn every_call_can_be_cut_out_of_its_trace_and_replays() -> Outcome {
             let replayed = replay(Reader::new(&*of_call), new_core);
             let replayed = replayed.map_err(|problem| format!("{scenario}: {session:?}: {problem}"))?;
             assert_eq!(replayed.jobs, cut.jobs, "{scenario}: {session:?}");
+            assert!(!is_all || cut.jobs == whole.jobs, "{scenario}: {session:?}: {cut:?} of {whole}");
+        }
+    }
+    Ok(())
+}
+
+/// What would have happened to these very calls, had their processes been killed at any other point.
+#[test]
+fn a_kill_at_any_point_of_a_trace_keeps_every_promise() -> Outcome {
+    for scenario in Scenario::ALL {
+        for session in sessions(scenario)? {
+            let wanted = Wanted {
+                session_id: session.session_id.to_string(),
+                conversation_id: Some(session.conversation_id.to_string()),
+            };
+            let lines = Reader::new(BufReader::new(File::open(scenario.file())?));
+            let report = crashes::everywhere(lines, Some(&wanted))?;
+            let tried = report.crashes.iter().filter(|crash| crash.came.is_some()).count();
+            assert!(tried > 5, "{scenario}: {session:?}: only {tried} points\n{report}");
+            assert!(report.is_kept(), "{scenario}: {session:?}\n{report}");
         }
     }
     Ok(())

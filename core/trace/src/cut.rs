@@ -1,7 +1,7 @@
 //! Cuts the trace of one session out of that of a run.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     io::{self, Write},
 };
 
@@ -65,7 +65,8 @@ pub fn cut<W: Write>(
     wanted: &Wanted,
     to: W,
 ) -> Result<Cut, CutError> {
-    let mut cutting = Cutting { wanted, cut: Cut::default(), to: Some(to), recorder: None, part: None };
+    let mut cutting =
+        Cutting { wanted, cut: Cut::default(), to: Some(to), recorder: None, part: None, messages: BTreeMap::new() };
     for line in lines {
         match line {
             Ok(Line::Header(header)) => cutting.header(*header),
@@ -85,14 +86,13 @@ struct Cutting<'a, W> {
     /// From then on.
     recorder: Option<Recorder<W>>,
     part: Option<Part>,
+    /// The session's messages, in all parts: they are the stream's.
+    messages: BTreeMap<u64, Session>,
 }
 
 struct Part {
     header: Header,
-    session: Option<Session>,
     jobs: BTreeSet<JobId>,
-    /// The session's messages.
-    messages: BTreeSet<u64>,
     /// Whether it is being written.
     begun: bool,
     drained_at: Option<Time>,
@@ -114,9 +114,8 @@ impl<W: Write> Cutting<'_, W> {
                 && part.header.started_at == header.started_at
         };
         if !self.part.as_ref().is_some_and(goes_on) {
-            let (jobs, messages) = (BTreeSet::new(), BTreeSet::new());
-            self.part =
-                Some(Part { header, session: None, jobs, messages, begun: false, drained_at: None, at: Time::ZERO });
+            let jobs = BTreeSet::new();
+            self.part = Some(Part { header, jobs, begun: false, drained_at: None, at: Time::ZERO });
         }
     }
 
@@ -127,9 +126,8 @@ impl<W: Write> Cutting<'_, W> {
         part.at = at;
         match entry.said {
             Said::In(input) => {
-                let session = part.begins(self.wanted, entry.job, &input);
-                if let Some(session) = session {
-                    self.cut.jobs += u64::from(entry.job.is_some_and(|job| part.jobs.insert(job)));
+                if let (Some(session), Some(job)) = (about(self.wanted, &mut self.messages, &input), entry.job) {
+                    self.cut.jobs += u64::from(part.jobs.insert(job));
                     self.begin(Some(session))?;
                     self.record(at, entry.job, input)
                 } else if self.concerns(&input) {
@@ -148,7 +146,6 @@ impl<W: Write> Cutting<'_, W> {
     fn begin(&mut self, session: Option<Session>) -> Result<(), CutError> {
         let Some(part) = self.part.as_mut().filter(|part| !part.begun) else { return Ok(()) };
         part.begun = true;
-        part.session.clone_from(&session);
         self.cut.parts += 1;
         let header = Header { session, continues: None, ..part.header.clone() };
         let core = Processor::new(header.settings.clone())?;
@@ -228,20 +225,16 @@ impl<W: Write> Cutting<'_, W> {
     }
 }
 
-impl Part {
-    /// The wanted session, where the input begins a job of it or is about one of its messages.
-    fn begins(&mut self, wanted: &Wanted, job: Option<JobId>, input: &Input) -> Option<Session> {
-        match input {
-            Input::Delivered(delivery) => {
-                let ended = SessionEnded::parse(&delivery.payload.0).ok().filter(|ended| wanted.is(&ended.session))?;
-                self.messages.insert(delivery.stream_sequence);
-                job.map(|_| ended.session)
-            }
-            Input::Outgrown(outgrown) => job.filter(|_| wanted.is(&outgrown.session)).map(|_| outgrown.session.clone()),
-            Input::Exhausted(exhausted) if self.messages.contains(&exhausted.stream_sequence) => {
-                job.and_then(|_| self.session.clone())
-            }
-            Input::Exhausted(_) | Input::Reported { .. } | Input::Woken | Input::Drain => None,
+/// The wanted session, where the input begins a job of it or is about one of its messages.
+fn about(wanted: &Wanted, messages: &mut BTreeMap<u64, Session>, input: &Input) -> Option<Session> {
+    match input {
+        Input::Delivered(delivery) => {
+            let ended = SessionEnded::parse(&delivery.payload.0).ok().filter(|ended| wanted.is(&ended.session))?;
+            messages.insert(delivery.stream_sequence, ended.session.clone());
+            Some(ended.session)
         }
+        Input::Outgrown(outgrown) => wanted.is(&outgrown.session).then(|| outgrown.session.clone()),
+        Input::Exhausted(exhausted) => messages.get(&exhausted.stream_sequence).cloned(),
+        Input::Reported { .. } | Input::Woken | Input::Drain => None,
     }
 }

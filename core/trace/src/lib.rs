@@ -26,6 +26,9 @@
 //! | `leftOut` | something is missing here, and the jobs that it concerns are not told any further: [`LeftOut`] |
 //! | `note` | something that no core saw, for people: [`Note`] |
 //!
+//! `settings` in the header are the core's, all durations in microseconds. Its `answerTimeout` is the time after which it takes
+//! a report for lost, which is longer than the time-out of the shell that an operator sets.
+//!
 //! A part that **continues** another file of the same processor says so in its header; its numbers go on from there. Given
 //! alone, it replays from its first new job on.
 //!

@@ -3,7 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use transcript_core::{Delivery, Input, Page, Payload, Report, event::SessionEnded, ids::{JobId, MAX_ID_BYTES}, summary};
+use transcript_core::{
+    Delivery, Input, Page, Payload, Report,
+    event::SessionEnded,
+    ids::{JobId, MAX_ID_BYTES},
+    summary,
+};
 
 /// The placeholders of each job's speakers.
 #[derive(Debug, Default)]

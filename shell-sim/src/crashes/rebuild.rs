@@ -29,7 +29,7 @@ const LEAD_US: i64 = 1_000_000;
 const LATE_US: i64 = 50_000;
 /// How long a killed processor is gone of which nothing more is known, in milliseconds.
 pub(super) const GONE_MS: u64 = 600_000;
-/// How many processors there are: those that had the call, and at least one more than one; but no more than this.
+/// How many processors there are: those that had the call, and one more, but no more than this.
 const MOST_PROCESSORS: usize = 8;
 /// The shortest and the longest delay of a message, in microseconds.
 const DELAYS_US: (u64, u64) = (150, 100_000);
@@ -67,7 +67,7 @@ impl Rebuilt {
         let names: BTreeSet<_> = held.map(|process| &process.processor).collect();
         let plan = Plan {
             seed: 0,
-            processors: names.len().clamp(2, MOST_PROCESSORS),
+            processors: (names.len() + 1).min(MOST_PROCESSORS),
             options: Options { delay_us: delay.unwrap_or(DELAYS_US.0), ..options },
             calls: vec![],
             faults: vec![],

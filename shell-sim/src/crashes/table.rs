@@ -59,6 +59,14 @@ impl Report {
 
     fn verdict(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let reached = self.crashes.iter().filter(|crash| crash.came.is_some()).count();
+        let missed = self.crashes.len() - reached;
+        if missed > 0 {
+            writeln!(
+                f,
+                "To {missed} of {} points the rebuilt call does not come: nothing is said of these.",
+                self.crashes.len()
+            )?;
+        }
         if self.is_kept() {
             return write!(f, "Every promise is kept at each of {reached} points.");
         }

@@ -7,6 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use transcript_core::WallTime;
 use transcript_trace::{Line, ReadError, Reader};
 
 use super::Unreadable;
@@ -32,6 +33,15 @@ pub(super) fn is_read_in_directory(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "jsonl")
 }
 
+/// When the processor of a trace's first part started; nothing where that cannot be read, which will be told in its turn.
+fn started_at(path: &Path) -> Option<WallTime> {
+    let first = Reader::new(BufReader::new(File::open(path).ok()?)).next()?;
+    match first.ok()? {
+        Line::Header(header) => Some(header.started_at),
+        Line::Entry(_) => None,
+    }
+}
+
 impl<'a> Lines<'a> {
     /// Reads these files, and those of these directories.
     pub(super) fn open(paths: &[PathBuf], warn: &'a dyn Fn(&str)) -> Result<Self, Unreadable> {
@@ -49,7 +59,8 @@ impl<'a> Lines<'a> {
                 if files.is_empty() {
                     return Err(Unreadable::NoTrace(path.clone()));
                 }
-                files.sort_unstable();
+                // In the order in which their processors started; the files of one are in the order of their names.
+                files.sort_by_cached_key(|file| (started_at(file), file.clone()));
                 all.extend(files);
             } else {
                 all.push_back(path.clone());

@@ -88,7 +88,7 @@ impl Part {
 }
 
 /// To the second, in UTC.
-fn moment(at: WallTime) -> String {
+pub(super) fn moment(at: WallTime) -> String {
     let millis = u64::try_from(at.as_millis()).unwrap_or(0);
     humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_millis(millis)).to_string()
 }
