@@ -86,7 +86,7 @@ pub struct Payload(pub Vec<u8>);
 
 /// What became of an effect. A report of another kind than the effect asked for is counted and ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Report {
     /// How many segments of the session are stored.
     Counted {

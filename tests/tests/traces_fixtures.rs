@@ -120,6 +120,35 @@ fn every_call_can_be_cut_out_of_its_trace_and_replays() -> Outcome {
     Ok(())
 }
 
+/// As a core of other days would.
+#[test]
+fn a_trace_on_which_this_core_decides_otherwise_is_drawn_all_the_same() -> Outcome {
+    for scenario in Scenario::ALL {
+        let text = fs::read_to_string(scenario.file())?;
+        let quiet =
+            text.split_once("\"quietPeriod\":").and_then(|(_, rest)| rest.split_once(',')).ok_or("no setting")?.0;
+        let (before, after) = (format!("\"quietPeriod\":{quiet}"), format!("\"quietPeriod\":{}1", quiet));
+        let changed = text.replace(&before, &after);
+        let drawn = Timeline::read(Reader::new(changed.as_bytes()), &Selection::default())?;
+        let own = timeline(scenario)?;
+        let heads = |text: &str| text.matches("delivery of message").count();
+        assert_eq!(heads(&drawn.text()), heads(&own.text()), "{scenario}");
+        assert!(drawn.svg().ends_with("</svg>\n") || drawn.svg().ends_with("</svg>"), "{scenario}");
+    }
+    Ok(())
+}
+
+#[test]
+fn of_a_session_that_is_not_there_nothing_is_cut_out() -> Outcome {
+    for scenario in Scenario::ALL {
+        let wanted = Wanted { session_id: "nobody's".to_owned(), conversation_id: None };
+        let (lines, mut nothing) = (Reader::new(BufReader::new(File::open(scenario.file())?)), vec![]);
+        let cut = cut(lines, &wanted, &mut nothing)?;
+        assert_eq!((cut.jobs, cut.parts, nothing.len()), (0, 0, 0), "{scenario}");
+    }
+    Ok(())
+}
+
 /// What would have happened to these very calls, had their processes been killed at any other point.
 #[test]
 fn a_kill_at_any_point_of_a_trace_keeps_every_promise() -> Outcome {

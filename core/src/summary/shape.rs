@@ -38,8 +38,16 @@ fn ascii_placeholder(byte: u8) -> u8 {
 fn placeholder(c: char) -> char {
     match u8::try_from(c) {
         Ok(byte) if byte.is_ascii() => return ascii_placeholder(byte).into(),
-        Ok(_) | Err(_) if !makes_a_word(c) => return c,
         Ok(_) | Err(_) => {}
+    }
+    match c {
+        // Letters to the eye, and no words: enclosed ones, braille, and those of which flags are made.
+        '\u{2460}'..='\u{24FF}' => return 'Ⓧ',
+        '\u{2800}'..='\u{28FF}' => return '\u{28FF}',
+        '\u{1F100}'..='\u{1F1AD}' => return '\u{1F147}',
+        '\u{1F1E6}'..='\u{1F1FF}' => return '\u{1F1FD}',
+        _ if !makes_a_word(c) => return c,
+        _ => {}
     }
     let is_digit = CATEGORY.get(c) == GeneralCategory::DecimalNumber;
     match (c.len_utf8(), SCRIPT.get(c)) {
@@ -73,6 +81,7 @@ mod tests {
         assert_eq!(shape("Well, I can't — it's 3.14!"), "Xxxx, X xxx'x — xx'x 0.00!");
         assert_eq!(shape("Τι κάνεις;"), "αα αααααα;");
         assert_eq!(shape("Ինչպե՞ս"), "աաաաա՞ա");
+        assert_eq!(shape("ⓩⓔ ⠵⠑ 🇿🇪 🅉"), "ⓍⓍ \u{28FF}\u{28FF} 🇽🇽 🅇");
         assert_eq!(shape("cafe\u{301} ½ 👍🏽 ١٢"), "xxxx\u{301} ½ 👍🏽 ٠٠");
     }
 

@@ -65,8 +65,15 @@ pub fn cut<W: Write>(
     wanted: &Wanted,
     to: W,
 ) -> Result<Cut, CutError> {
-    let mut cutting =
-        Cutting { wanted, cut: Cut::default(), to: Some(to), recorder: None, part: None, messages: BTreeMap::new() };
+    let mut cutting = Cutting {
+        wanted,
+        cut: Cut::default(),
+        to: Some(to),
+        recorder: None,
+        part: None,
+        messages: BTreeMap::new(),
+        held: vec![],
+    };
     for line in lines {
         match line {
             Ok(Line::Header(header)) => cutting.header(*header),
@@ -88,6 +95,8 @@ struct Cutting<'a, W> {
     part: Option<Part>,
     /// The session's messages, in all parts: they are the stream's.
     messages: BTreeMap<u64, Session>,
+    /// What observers noted before the first job of the session: without one there is nothing to cut out.
+    held: Vec<(Header, Vec<(Time, Note)>)>,
 }
 
 struct Part {
@@ -95,7 +104,8 @@ struct Part {
     jobs: BTreeSet<JobId>,
     /// Whether it is being written.
     begun: bool,
-    drained_at: Option<Time>,
+    /// Whether it was told to drain, and no job of the session saw that yet.
+    drains: bool,
     at: Time,
 }
 
@@ -115,7 +125,7 @@ impl<W: Write> Cutting<'_, W> {
         };
         if !self.part.as_ref().is_some_and(goes_on) {
             let jobs = BTreeSet::new();
-            self.part = Some(Part { header, jobs, begun: false, drained_at: None, at: Time::ZERO });
+            self.part = Some(Part { header, jobs, begun: false, drains: false, at: Time::ZERO });
         }
     }
 
@@ -129,6 +139,7 @@ impl<W: Write> Cutting<'_, W> {
                 if let (Some(session), Some(job)) = (about(self.wanted, &mut self.messages, &input), entry.job) {
                     self.cut.jobs += u64::from(part.jobs.insert(job));
                     self.begin(Some(session))?;
+                    self.drain(at)?;
                     self.record(at, entry.job, input)
                 } else if self.concerns(&input) {
                     self.record(at, entry.job, input)
@@ -142,12 +153,28 @@ impl<W: Write> Cutting<'_, W> {
         }
     }
 
-    /// Begins the part, unless it has begun.
+    /// Begins the part, unless it has begun, behind what observers noted.
     fn begin(&mut self, session: Option<Session>) -> Result<(), CutError> {
         let Some(part) = self.part.as_mut().filter(|part| !part.begun) else { return Ok(()) };
         part.begun = true;
-        self.cut.parts += 1;
         let header = Header { session, continues: None, ..part.header.clone() };
+        for (header, notes) in std::mem::take(&mut self.held) {
+            self.open(header)?;
+            if let Some(recorder) = &mut self.recorder {
+                notes.into_iter().try_for_each(|(at, note)| recorder.note(at, note))?;
+            }
+        }
+        self.open(header)
+    }
+
+    /// Tells the core to drain where its processor was told, before the first job that sees it.
+    fn drain(&mut self, at: Time) -> Result<(), CutError> {
+        let drains = self.part.as_mut().is_some_and(|part| std::mem::take(&mut part.drains));
+        if drains { self.record(at, None, Input::Drain) } else { Ok(()) }
+    }
+
+    fn open(&mut self, header: Header) -> Result<(), CutError> {
+        self.cut.parts += 1;
         let core = Processor::new(header.settings.clone())?;
         self.recorder = match (self.recorder.take(), self.to.take()) {
             (Some(before), _) => {
@@ -157,10 +184,7 @@ impl<W: Write> Cutting<'_, W> {
             (None, Some(to)) => Some(Recorder::new(to, header, core)?),
             (None, None) => None,
         };
-        match part.drained_at {
-            Some(at) => self.record(at, None, Input::Drain),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     fn concerns(&mut self, input: &Input) -> bool {
@@ -168,8 +192,9 @@ impl<W: Write> Cutting<'_, W> {
         match input {
             Input::Reported { effect, .. } => part.jobs.contains(&effect.job),
             Input::Drain => {
-                part.drained_at = Some(part.at);
-                part.begun
+                let is_seen = part.begun && self.recorder.as_ref().is_some_and(|recorder| recorder.in_flight() > 0);
+                part.drains = !is_seen;
+                is_seen
             }
             Input::Delivered(_) | Input::Exhausted(_) | Input::Outgrown(_) | Input::Woken => false,
         }
@@ -208,6 +233,13 @@ impl<W: Write> Cutting<'_, W> {
         }
         // What an observer saw concerns everybody.
         if part.header.processor.is_none() {
+            if self.cut.jobs == 0 {
+                match self.held.last_mut() {
+                    Some((header, notes)) if header.started_at == part.header.started_at => notes.push((at, note)),
+                    _ => self.held.push((part.header.clone(), vec![(at, note)])),
+                }
+                return Ok(());
+            }
             self.begin(None)?;
         }
         if let (Some(recorder), Some(Part { begun: true, .. })) = (&mut self.recorder, &self.part) {

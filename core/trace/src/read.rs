@@ -1,6 +1,9 @@
 //! Reads traces, and says what is wrong with one.
 
-use std::io::{self, BufRead, Read};
+use std::{
+    io::{self, BufRead, Read},
+    ops::Range,
+};
 
 use serde::Deserialize;
 use thiserror::Error;
@@ -9,6 +12,11 @@ use crate::format::{Entry, FORMAT, Header, Line};
 
 /// The longest line, in bytes: beyond a page of the largest documents there is none.
 const LONGEST_LINE: u64 = 256 << 20;
+
+/// The longest that a processor is taken to have run, in microseconds: a century.
+const LATEST: u64 = 100 * 366 * 24 * 3600 * 1_000_000;
+/// From when to when a processor can have started, in milliseconds since the Unix epoch: until the year 3000.
+const DATES: Range<i64> = 0..32_503_680_000_000;
 
 /// The lines of a trace, checked: a part begins with its header, and no entry is missing.
 #[derive(Debug)]
@@ -136,7 +144,10 @@ impl<R: BufRead> Reader<R> {
         let line = self.line;
         let entry: Entry = serde_json::from_slice(&self.buffer)
             .map_err(|error| ReadError::Malformed { line, why: error.to_string() })?;
-        let expected = self.last.unwrap_or(0) + 1;
+        if entry.at.is_some_and(|at| at.as_micros() > LATEST) {
+            return Err(ReadError::Malformed { line, why: "no processor has run for so long".to_owned() });
+        }
+        let expected = self.last.unwrap_or(0).saturating_add(1);
         if entry.n != expected {
             return Err(ReadError::Missing { line, expected, found: entry.n });
         }
@@ -158,6 +169,9 @@ impl<R: BufRead> Reader<R> {
             return Err(ReadError::Newer { line, format, program });
         }
         let header: Header = serde_json::from_slice(&self.buffer).map_err(malformed)?;
+        if !DATES.contains(&header.started_at.as_millis()) {
+            return Err(ReadError::Malformed { line, why: "it started at no date of this age".to_owned() });
+        }
         self.last = Some(header.continues.as_ref().map_or(0, |before| before.entries));
         Ok(header)
     }

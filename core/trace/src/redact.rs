@@ -26,6 +26,8 @@ struct Labels {
 
 /// The fields of an end that the contract names.
 const FIELDS: [&str; 3] = ["conversationId", "sessionId", "publishedSegments"];
+/// The one of them that is kept where it is a number.
+const COUNT: &str = "publishedSegments";
 /// Those of them that are kept where they can be ids.
 const IDS: [&str; 2] = ["conversationId", "sessionId"];
 
@@ -112,6 +114,9 @@ fn payload(payload: &Payload) -> Payload {
         Ok(Value::Object(fields)) => {
             let kept = fields.into_iter().map(|(name, value)| {
                 let name = if FIELDS.contains(&name.as_str()) { name } else { summary::shape(&name) };
+                if name == COUNT && value.is_number() {
+                    return (name, value);
+                }
                 let is_id = value.as_str().is_some_and(|id| id.len() <= MAX_ID_BYTES) && IDS.contains(&name.as_str());
                 (name, if is_id { value } else { shaped(value) })
             });
@@ -120,10 +125,19 @@ fn payload(payload: &Payload) -> Payload {
         Ok(value) => serde_json::to_vec(&shaped(value)).expect("a value is JSON"),
         Err(_) => match std::str::from_utf8(&payload.0) {
             Ok(text) => summary::shape(text).into_bytes(),
-            Err(_) => payload.0.iter().map(|byte| if byte.is_ascii_alphanumeric() { b'x' } else { *byte }).collect(),
+            Err(_) => payload.0.iter().copied().map(shaped_byte).collect(),
         },
     };
     Payload(without)
+}
+
+/// What stands for a byte of what is no text: no encoding has words in it then, and it still is no text.
+fn shaped_byte(byte: u8) -> u8 {
+    match byte {
+        b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => b'x',
+        0x80.. => 0xFF,
+        _ => byte,
+    }
 }
 
 fn shaped(value: Value) -> Value {
@@ -133,6 +147,7 @@ fn shaped(value: Value) -> Value {
         Value::Object(fields) => {
             Value::Object(fields.into_iter().map(|(name, value)| (summary::shape(&name), shaped(value))).collect())
         }
-        Value::Null | Value::Bool(_) | Value::Number(_) => value,
+        Value::Number(_) => Value::from(0),
+        Value::Null | Value::Bool(_) => value,
     }
 }

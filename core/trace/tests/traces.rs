@@ -5,7 +5,7 @@ mod world;
 use std::{collections::BTreeSet, time::Duration};
 
 use proptest::prelude::*;
-use transcript_core::{Bug, FailureKind, Input, Processor, Report, Settings, Time, ids::JobId};
+use transcript_core::{Bug, FailureKind, Input, Payload, Processor, Report, Settings, Time, ids::JobId};
 use transcript_trace::{
     Content, Line, ReadError, Reader, Recorder, Said,
     cut::{Wanted, cut},
@@ -326,10 +326,84 @@ fn a_refused_payload_keeps_its_reason_and_loses_its_words() {
         let payload = std::fs::read(&path).expect("the file can be read");
         let mut told = play(&settings(), &[call("s", ms(10))]);
         let Input::Delivered(delivery) = &mut told[0].2 else { panic!("the end comes first") };
-        delivery.payload = transcript_core::Payload(payload);
+        delivery.payload = Payload(payload);
         let trace = record(Content::Redacted, &settings(), &told[..1]);
         replayed(&trace).unwrap_or_else(|problem| panic!("{}: {problem}", path.display()));
         assert!(text(&trace).contains("\"term\""), "{}", path.display());
+    }
+}
+
+#[test]
+fn what_is_no_text_keeps_no_letter_in_any_encoding() {
+    let encoded: [&[u8]; 4] = [
+        &[207, 240, 232, 226, 229, 242, 32, 241, 229, 234],
+        &[148, 233, 150, 167, 130, 204],
+        &[231, 167, 152, 229, 175, 34],
+        &[0x43, 0x04, 0x30, 0x04, 0xFF, 0xFE],
+    ];
+    for payload in encoded {
+        let mut told = play(&settings(), &[call("s", ms(10))]);
+        let Input::Delivered(delivery) = &mut told[0].2 else { panic!("the end comes first") };
+        delivery.payload = Payload(payload.to_vec());
+        let trace = record(Content::Redacted, &settings(), &told[..1]);
+        replayed(&trace).expect("it replays");
+        for line in read(&trace) {
+            let Line::Entry(entry) = line else { continue };
+            let Said::In(Input::Delivered(delivery)) = entry.said else { continue };
+            let Payload(kept) = delivery.payload;
+            assert_eq!(kept.len(), payload.len());
+            let tells = |byte: &u8| byte.is_ascii_alphanumeric() && *byte != b'x' || (0x80..0xFF).contains(byte);
+            assert!(!kept.iter().any(tells), "{kept:?}");
+        }
+    }
+}
+
+/// Numbers can be somebody's too.
+#[test]
+fn of_a_refused_payload_only_what_the_contract_names_is_kept() {
+    let mut told = play(&settings(), &[call("s", ms(10))]);
+    let Input::Delivered(delivery) = &mut told[0].2 else { panic!("the end comes first") };
+    let payload = r#"{"conversationId":{"said":"hello"},"sessionId":"s","publishedSegments":-3,"phone":4155550123}"#;
+    delivery.payload = Payload(payload.as_bytes().to_vec());
+    let trace = record(Content::Redacted, &settings(), &told[..1]);
+    let kept = r#"{\"conversationId\":{\"xxxx\":\"xxxxx\"},\"publishedSegments\":-3,\"sessionId\":\"s\",\"xxxxx\":0}"#;
+    assert!(text(&trace).contains(kept), "{}", text(&trace));
+    assert!(text(&trace).contains("conversationId is not a string"));
+}
+
+/// Its processor may run on for weeks.
+#[test]
+fn a_drain_that_no_job_of_the_session_sees_is_not_cut_out() {
+    let mut told = play(&settings(), &[call("s", ms(10)), call("t", ms(20))]);
+    told.push((ms(86_400_000), None, Input::Drain));
+    let trace = record(Content::Redacted, &settings(), &told);
+    let wanted = Wanted { session_id: "s".into(), conversation_id: None };
+    let mut piece = vec![];
+    assert_eq!(cut(Reader::new(&*trace), &wanted, &mut piece).expect("it can be cut").jobs, 1);
+    assert!(text(&trace).contains("\"drain\"") && !text(&piece).contains("\"drain\""));
+
+    let early = told.iter().position(|(at, _, _)| *at > ms(3_000)).expect("it lasts longer");
+    told.truncate(early);
+    told.push((ms(3_000), None, Input::Drain));
+    let trace = record(Content::Redacted, &settings(), &told);
+    let mut piece = vec![];
+    cut(Reader::new(&*trace), &wanted, &mut piece).expect("it can be cut");
+    assert!(text(&piece).contains("\"drain\""), "a job sees this one");
+    replayed(&piece).expect("it replays");
+}
+
+#[test]
+fn no_time_or_number_is_too_large_to_be_told() {
+    let trace = record(Content::Redacted, &settings(), &play(&settings(), &[call("s", ms(10))]));
+    for (from, to) in [
+        ("\"at\":12000,", "\"at\":18446744073709551615,"),
+        ("\"startedAt\":1764400000000", "\"startedAt\":253402300800000"),
+        ("\"startedAt\":1764400000000", "\"startedAt\":-9223372036854775808"),
+        ("\"content\"", "\"continues\":{\"file\":\"b\",\"entries\":18446744073709551615,\"lastJob\":null},\"content\""),
+    ] {
+        let changed = text(&trace).replacen(from, to, 1);
+        assert_ne!(changed, text(&trace), "{from}");
+        assert!(matches!(replayed(changed.as_bytes()), Err(Problem::Read(_))), "{to}");
     }
 }
 

@@ -27,6 +27,10 @@ use crate::{
 const LEAD_US: i64 = 1_000_000;
 /// From how late a first delivery on nobody was there to take it, in microseconds.
 const LATE_US: i64 = 50_000;
+/// Room for more jobs makes no difference to one call.
+const MOST_JOBS: usize = 1 << 20;
+/// Nor does room for more bytes.
+const MOST_BYTES: u64 = 1 << 40;
 /// How long a killed processor is gone of which nothing more is known, in milliseconds.
 pub(super) const GONE_MS: u64 = 600_000;
 /// How many processors there are: those that had the call, and one more, but no more than this.
@@ -456,13 +460,13 @@ fn options(settings: &Settings) -> Options {
         settle_rounds: settings.settle_rounds,
         ack_wait_ms: millis(settings.ack_wait),
         max_deliver: settings.max_deliver,
-        max_in_flight: settings.max_in_flight,
+        max_in_flight: settings.max_in_flight.min(MOST_JOBS),
         page_size: settings.page_size,
         patience_ms: millis(settings.patience),
         answer_timeout_ms: millis(settings.answer_timeout) / 4,
         announce_once: settings.announce_once,
         revise: settings.revise,
-        max_bytes_in_flight: Some(settings.max_bytes_in_flight),
+        max_bytes_in_flight: Some(settings.max_bytes_in_flight.min(MOST_BYTES)),
         ..Options::quick()
     }
 }

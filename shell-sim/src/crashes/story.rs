@@ -217,12 +217,16 @@ impl Story {
         let Some(Process { killed, drained, left_out, .. }) = self.processes.get(process) else { return false };
         let last = self.steps.iter().rfind(|step| step.process == process && !matches!(step.what, What::Drained));
         let Some(last) = last else { return false };
-        let over = matches!(last.what, What::Reported { kind: Kind::Acknowledge, came: Came::Done, .. });
-        !over && !drained && !left_out && (*killed || self.was_taken_over(process))
+        !last.is_the_last_word() && !drained && !left_out && (*killed || self.was_taken_over(process))
     }
 }
 
 impl Step {
+    /// Whether a delivery was settled with it.
+    fn is_the_last_word(&self) -> bool {
+        matches!(self.what, What::Reported { kind: Kind::Acknowledge, came: Came::Done, .. })
+    }
+
     fn is_of_the_job_of(&self, other: &Self) -> bool {
         (self.process, self.job) == (other.process, other.job)
     }
@@ -350,7 +354,11 @@ impl Reading<'_> {
                 if let Some(process) = self.part.as_ref().and_then(|part| self.story.processes.get_mut(part.process)) {
                     process.drained = true;
                 }
-                if let Some(last) = jobs.last() {
+                // Nothing of the call was under way any more: it has not seen this.
+                let process = self.part.as_ref().map(|part| part.process);
+                let before = self.story.steps.iter().rfind(|step| Some(step.process) == process);
+                let over = before.is_some_and(Step::is_the_last_word);
+                if let (Some(last), false) = (jobs.last(), over) {
                     self.step(entry, at, *last, What::Drained);
                 }
             }

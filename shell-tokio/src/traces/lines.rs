@@ -112,6 +112,22 @@ impl<'a> Lines<'a> {
     }
 }
 
+/// Where not even the first line is whole, there is no line before it to which a trace could go.
+fn headless(error: ReadError) -> ReadError {
+    match error {
+        ReadError::CutOff { line, bytes } => {
+            ReadError::Malformed { line, why: format!("it is cut off after {bytes} bytes, and there is no other one") }
+        }
+        error @ (ReadError::Io(_)
+        | ReadError::Empty
+        | ReadError::NotATrace { .. }
+        | ReadError::Newer { .. }
+        | ReadError::Missing { .. }
+        | ReadError::Malformed { .. }
+        | ReadError::TooLong { .. }) => error,
+    }
+}
+
 impl Iterator for Lines<'_> {
     type Item = Result<Line, ReadError>;
 
@@ -123,7 +139,7 @@ impl Iterator for Lines<'_> {
                     Some(Ok(reader)) => reader,
                     Some(Err(error)) => return Some(Err(error.into())),
                     // Files of which not a line could be read are no trace.
-                    None => return self.nothing.take().map(Err),
+                    None => return self.nothing.take().map(headless).map(Err),
                 },
             };
             match reader.next() {

@@ -210,9 +210,13 @@ impl Part {
             }
         }
         // Time alone can end jobs too; it is rare, and there is no telling which.
-        if self.jobs.len() - self.unfollowed - self.over.len() > follower.core().in_flight() {
+        let is_followed = |id: &JobId| self.jobs.get(id).is_some_and(|entry| entry.is_followed);
+        let followed_over = self.over.iter().filter(|id| is_followed(id)).count();
+        if self.jobs.len() - self.unfollowed > follower.core().in_flight() + followed_over {
             let over = self.jobs.iter().filter(|(id, entry)| entry.is_followed && !follower.knows(**id));
-            self.over = over.map(|(id, _)| *id).collect();
+            let mut over: Vec<JobId> = over.map(|(id, _)| *id).collect();
+            over.extend(self.over.iter().filter(|id| !is_followed(id)));
+            self.over = over;
         }
     }
 
