@@ -361,6 +361,10 @@ impl<W: Wire> Gate<'_, W> {
         let mut holding = None;
         let verdict = loop {
             let verdict = control.borrow_and_update().verdict(self.connection, self.direction, &parcel.traffic);
+            // The rule that held the frame can end before the task of a connection that was cut: it must not pass then.
+            if self.shared.connections.borrow().cut_up_to >= self.connection {
+                break Verdict::Discard;
+            }
             match verdict {
                 Verdict::Pass | Verdict::Discard => break verdict,
                 Verdict::PassLater(delay) => {
