@@ -123,6 +123,11 @@ impl<S: Servers> Driver<S> {
                 Some(signal) = signals.recv() => match signal {
                     Signal::Drain => {
                         self.servers.stop_deliveries().await;
+                        // What came until then is taken before: a core that has drained takes nothing any more.
+                        while let Ok(input) = self.inputs.try_recv() {
+                            self.handle(input);
+                            self.carry_out();
+                        }
                         self.handle(Input::Drain);
                     }
                     Signal::Stop => return Ended::Stopped,
@@ -282,3 +287,6 @@ fn log_effect(id: EffectId, effect: &Effect) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -140,8 +140,12 @@ impl Puller {
     }
 
     async fn stop(mut self) {
-        for request in std::mem::take(&mut self.requests) {
-            self.end(request).await;
+        for mut request in std::mem::take(&mut self.requests) {
+            if self.connected() && request.subscriber.drain().await.is_ok() {
+                self.rest(&mut request).await;
+            } else {
+                self.end(request).await;
+            }
         }
     }
 
@@ -150,6 +154,10 @@ impl Puller {
         if let Err(error) = request.subscriber.unsubscribe().await {
             tracing::debug!(%error, "the connection is closed already");
         }
+        self.rest(&mut request).await;
+    }
+
+    async fn rest(&mut self, request: &mut PullRequest) {
         while let Some(message) = request.subscriber.next().await {
             if matches!(message.status, None | Some(StatusCode::OK)) {
                 self.received += 1;
