@@ -374,6 +374,7 @@ fn report(effect: &Effect, what: What) -> Report {
             Effect::Load { .. } => Report::Loaded(Page {
                 segments: (0..variant).map(|n| segment(i64::from(n))).collect(),
                 next: (variant == 3).then(|| Cursor("next".into())),
+                ..Page::default()
             }),
             Effect::Save { .. } => Report::Saved(Stored {
                 segments: u64::from(variant),

@@ -39,6 +39,7 @@ fn summary(session: u8, segments: u64) -> Arc<Summary> {
         published_segments: 5,
         complete: segments >= 5,
         words: 0,
+        damaged: 0,
         speakers: vec![],
         longest_turns: vec![],
         questions: vec![],

@@ -179,7 +179,7 @@ impl Worker {
         }
         if run.total < limit {
             for asked in left {
-                self.report(asked.id, Report::Loaded(Page { segments: vec![], next: None }));
+                self.report(asked.id, Report::Loaded(Page::default()));
             }
             Ok(large)
         } else {
@@ -201,7 +201,7 @@ impl Worker {
         run.bytes = 0;
         for asked in waiting.remove(run.session.as_str()).unwrap_or_default() {
             if small {
-                self.report(asked.id, Report::Loaded(Page { segments: segments.clone(), next: None }));
+                self.report(asked.id, Report::Loaded(Page { segments: segments.clone(), ..Page::default() }));
             } else {
                 large.push(asked.clone());
             }
@@ -231,7 +231,7 @@ impl Worker {
             found @ Found { others: false, .. } => (found, met),
         };
         let next = found.next.and_then(|at| serde_json::to_string(&Start { at, met }).ok()).map(Cursor);
-        Ok(Page { segments: found.segments, next })
+        Ok(Page { segments: found.segments, next, ..Page::default() })
     }
 
     async fn found(&self, load: &Load, at: Place, met: Met) -> Result<Found, Failure> {
