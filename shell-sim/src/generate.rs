@@ -108,7 +108,22 @@ fn options(rng: &mut Rng, processors: u64) -> Options {
 
 fn calls(rng: &mut Rng) -> Vec<Call> {
     let count = rng.pick(&[1, 1, 2, 3, 5, 8]);
-    (0..count).map(|number| one_call(rng, number, 10_000)).collect()
+    let mut calls: Vec<Call> = (0..count).map(|number| one_call(rng, number, 10_000)).collect();
+    if rng.chance(20) {
+        end_together(&mut calls);
+    }
+    calls
+}
+
+/// All calls end at the time of the last one, so that what is asked for them goes into the same commands.
+fn end_together(calls: &mut [Call]) {
+    let ends_at = |call: &Call| call.ends.first().map_or(0, |end| end.at_ms);
+    let last = calls.iter().map(ends_at).max().unwrap_or(0);
+    for call in calls {
+        let later = last - ends_at(call);
+        call.segments.iter_mut().for_each(|segment| segment.at_ms += later);
+        call.ends.iter_mut().for_each(|end| end.at_ms += later);
+    }
 }
 
 fn one_call(rng: &mut Rng, number: usize, span_ms: u64) -> Call {

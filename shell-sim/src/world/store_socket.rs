@@ -5,7 +5,12 @@ use std::{cell::RefCell, rc::Rc};
 use transcript_client::mongodb::{Client, CommandError, CommandId, Input, Output, Reply, Request};
 use transcript_core::ids::EffectId;
 
+#[cfg(feature = "planted-bugs")]
+use transcript_client::mongodb::WriteError;
+
 use super::shell::Shared;
+#[cfg(feature = "planted-bugs")]
+use crate::store::written_keys;
 use crate::store::{Answer, Command, StoreError};
 
 /// The client of one process.
@@ -36,11 +41,13 @@ impl StoreSocket {
 
 fn run(shared: &Rc<Shared>, id: CommandId, command: Command) {
     let sent = shared.mongo.try_send(&command);
+    #[cfg(feature = "planted-bugs")]
+    let members = members(&command);
     let own = Rc::clone(shared);
     shared.world.spawn_on(shared.processor, async move {
         let reply = reply(own.run(command, sent).await);
         #[cfg(feature = "planted-bugs")]
-        let reply = misread(&own, reply);
+        let reply = misread(&own, members, reply);
         own.store.tell(&own, Input::Answered { id, reply });
     });
 }
@@ -55,15 +62,30 @@ fn reply(answer: Result<Answer, StoreError>) -> Reply {
     }
 }
 
+/// How many writes a command has.
+#[cfg(feature = "planted-bugs")]
+fn members(command: &Command) -> usize {
+    match command {
+        Command::Client(command) => written_keys(command).values().map(|(places, _)| places.len()).sum(),
+        Command::WriteSegments { .. }
+        | Command::Count { .. }
+        | Command::Save { .. }
+        | Command::Mark { .. }
+        | Command::Read { .. } => 0,
+    }
+}
+
 /// What the planted bugs of the client read in a reply.
 #[cfg(feature = "planted-bugs")]
-fn misread(shared: &Shared, reply: Reply) -> Reply {
+fn misread(shared: &Shared, members: usize, reply: Reply) -> Reply {
     use crate::bug::Bug;
     match reply {
-        Reply::Written(errors) if shared.world.has_bug(Bug::RefusedMemberFailsBatch) => match errors.members.first() {
-            Some(error) => Reply::Failed(CommandError::Code(error.code)),
-            None => Reply::Written(errors),
-        },
+        Reply::Written(mut errors) if shared.world.has_bug(Bug::RefusedMemberFailsBatch) => {
+            if let Some(error) = errors.members.first().cloned() {
+                errors.members = (0..members).map(|place| WriteError { place, ..error.clone() }).collect();
+            }
+            Reply::Written(errors)
+        }
         Reply::Written(mut errors) if shared.world.has_bug(Bug::WriteConcernErrorIgnored) => {
             errors.concern = None;
             Reply::Written(errors)
