@@ -10,12 +10,17 @@ use std::{
 use async_nats::{Client, jetstream};
 use mongodb::Database;
 use transcript_processor::{
-    audit::{self, Options, Progress, Remedy, SESSIONS_A_PASS},
     cli::{AuditArgs, Cli, Command, DeadLettersCommand, ShowArgs, StreamSettings, Which},
-    clock::Clock,
     connect::{connect_mongodb, connect_nats},
-    dead_letters::{self, Outcome, Whole},
-    logging, play, run, setup, show, traces,
+    logging,
+    operate::audit::{self, Options, Progress, Remedy, SESSIONS_A_PASS},
+    operate::dead_letters::{self, Outcome, Whole},
+    operate::setup,
+    service::clock::Clock,
+    service::run,
+    traces,
+    transcripts::play,
+    transcripts::show,
 };
 use transcript_sim::crashes::Unfit;
 

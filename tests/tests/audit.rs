@@ -19,7 +19,7 @@ use transcript_core::{
     },
     ids::Session,
 };
-use transcript_processor::audit::{self, Audit, Options, Progress, Remedy, SESSIONS_A_PASS};
+use transcript_processor::operate::audit::{self, Audit, Options, Progress, Remedy, SESSIONS_A_PASS};
 use transcript_tests::{
     by_hand::{self, Mark},
     calls::Call,

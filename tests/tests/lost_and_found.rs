@@ -16,9 +16,9 @@ use transcript_core::{
 };
 use transcript_processor::{
     cli::{Cli, Command, RunArgs},
-    driver::Signal,
     publishing::Publisher,
-    run,
+    service::driver::Signal,
+    service::run,
 };
 use transcript_tests::{
     calls::Call,

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use transcript_core::contract::{CONSUMER, SEGMENTS_COLLECTION};
 use transcript_processor::{
     cli::StreamSettings,
-    setup::{self, Report},
+    operate::setup::{self, Report},
 };
 use transcript_tests::{
     leash::Exit,

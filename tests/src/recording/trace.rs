@@ -9,7 +9,7 @@ use std::{
 
 use thiserror::Error;
 use transcript_core::{Processor, SettingsError, Time, WallTime};
-use transcript_processor::record::is_trace_file;
+use transcript_processor::service::record::is_trace_file;
 use transcript_trace::{Entry, Follower, Header, Line, Note, ReadError, Reader, Said};
 
 /// A trace, part by part.

@@ -89,8 +89,8 @@ impl fmt::Display for Played {
         write!(
             f,
             "{} {} saved={saved} published={published} announced={announced} late={late} lost={lost}",
-            crate::show::harmless(&session.conversation_id),
-            crate::show::harmless(&session.session_id),
+            crate::transcripts::show::harmless(&session.conversation_id),
+            crate::transcripts::show::harmless(&session.session_id),
         )
     }
 }

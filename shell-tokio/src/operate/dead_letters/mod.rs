@@ -32,9 +32,9 @@ use transcript_core::{
 
 pub use self::render::{Whole, render, table};
 use crate::{
-    audit::summaries::{BATCH, Found, Summaries},
     cli::Which,
-    history::{History, HistoryError, Parts, Reading, Start},
+    operate::audit::summaries::{BATCH, Found, Summaries},
+    operate::history::{History, HistoryError, Parts, Reading, Start},
 };
 
 /// A dead letter.

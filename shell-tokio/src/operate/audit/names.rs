@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::show::harmless;
+use crate::transcripts::show::harmless;
 
 /// How many are named.
 const NAMED: usize = 1000;

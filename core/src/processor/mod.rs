@@ -439,7 +439,7 @@ impl Processor {
             self.counters.unconfirmed += u64::from(from == State::Acknowledging && !acknowledged);
         }
         let done = if from != to && to == State::Acknowledging { job.key().cloned() } else { None };
-        if next != Next::Stay && on != "again" {
+        if next != Next::Stay && on != "pause over" {
             self.took(from, on, to);
         }
         self.go_on(id, next);

@@ -9,7 +9,7 @@ use serde::Serialize;
 use transcript_core::{contract::redrive_id, event::SessionEnded};
 
 use super::{Name, Names};
-use crate::history::{History, HistoryError, Republished};
+use crate::operate::history::{History, HistoryError, Republished};
 
 /// How many ends are published at the same time.
 const AT_ONCE: usize = 64;

@@ -8,7 +8,7 @@ use textwrap::core::display_width;
 use transcript_core::WallTime;
 
 use super::{Done, Outcome, State, StoredDeadLetter};
-use crate::show::{harmless, padded, shortened};
+use crate::transcripts::show::{harmless, padded, shortened};
 
 /// The least that a column keeps of its texts.
 const NARROWEST: usize = 8;
@@ -65,7 +65,7 @@ pub fn render(dead_letter: &StoredDeadLetter, payload: &[u8]) -> String {
     page
 }
 
-/// A dead letter and its payload, for [`json`](crate::show::json).
+/// A dead letter and its payload, for [`json`](crate::transcripts::show::json).
 #[derive(Debug, Serialize)]
 pub struct Whole<'a> {
     #[serde(flatten)]

@@ -34,7 +34,7 @@ pub use self::{
     files::{file_stem, is_trace_file},
     tape::Tape,
 };
-use crate::clock::Clock;
+use crate::service::clock::Clock;
 
 /// What the tape holds at most. A burst of ten thousand calls fits in, should the recorder not get to run meanwhile.
 const TAPE: Bounds = Bounds { inputs: 1 << 17, bytes: 64 << 20 };

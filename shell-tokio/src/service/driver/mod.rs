@@ -14,8 +14,8 @@ use transcript_core::{
 
 use crate::{
     broker::{Broker, Puller},
-    clock::Clock,
-    record::Tape,
+    service::clock::Clock,
+    service::record::Tape,
     store::{Load, Mark, Store},
 };
 

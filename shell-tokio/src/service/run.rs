@@ -16,11 +16,11 @@ use transcript_trace::{Content, FORMAT, Header, Servers};
 use crate::{
     broker::{Advisories, Broker, Puller},
     cli::{AnnounceSettings, RecordArgs, RunArgs, RunSettings, StreamSettings},
-    clock::Clock,
-    driver::{Deliveries, Driver, Ended, RealServers, Signal},
-    history::{History, HistoryError},
-    record::{self, RecordError, Recording, Tape, Target},
-    setup::{self, SetupError},
+    operate::history::{History, HistoryError},
+    operate::setup::{self, SetupError},
+    service::clock::Clock,
+    service::driver::{Deliveries, Driver, Ended, RealServers, Signal},
+    service::record::{self, RecordError, Recording, Tape, Target},
     store::{Store, stale::Watch},
 };
 

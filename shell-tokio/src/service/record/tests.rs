@@ -17,7 +17,7 @@ use transcript_trace::{FORMAT, Servers};
 use super::*;
 use crate::{
     cli::{Cli, Command},
-    record::{
+    service::record::{
         files::Place,
         tape::{Told, tape},
     },

@@ -16,7 +16,7 @@ use transcript_core::{
 };
 
 use super::Progress;
-use crate::history::{History, HistoryError, Parts, Reading, Record, Start};
+use crate::operate::history::{History, HistoryError, Parts, Reading, Record, Start};
 
 /// After so many messages the progress is shown.
 const STEP: usize = 1000;

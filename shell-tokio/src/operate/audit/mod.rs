@@ -57,7 +57,7 @@ pub use self::{
     progress::Progress,
     render::render,
 };
-use crate::history::{History, HistoryError};
+use crate::operate::history::{History, HistoryError};
 
 /// How many sessions one pass holds.
 pub const SESSIONS_A_PASS: usize = 1 << 19;
