@@ -107,7 +107,7 @@ async fn perform(cli: &Cli, nats: Option<Client>, database: &Database) -> Result
         Command::Run(args) => run::run(nats, database.clone(), args).await?,
         Command::Setup(settings) => set_up(&js, database, settings).await?,
         Command::Play(args) => {
-            let print = |played: &play::Played| writeln!(io::stdout().lock(), "{played}");
+            let print = |played: &play::PlayedSession| writeln!(io::stdout().lock(), "{played}");
             play::play(&js, database, args, print).await?;
         }
         Command::Show(args) => show_summary(database, args).await?,

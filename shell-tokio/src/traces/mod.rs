@@ -219,7 +219,7 @@ fn cut_out(mut lines: Lines<'_>, wanted: &Wanted, args: &TraceArgs, warn: &dyn F
     if cut.jobs == 0 {
         return Err(not_there(wanted));
     }
-    if cut.astray > 0 {
+    if cut.mismatches > 0 {
         warn("the session's jobs depended on other calls: the cut ends their account where they did, and says so");
     }
     let many = |n: u64| if n == 1 { "" } else { "s" };

@@ -21,10 +21,10 @@ use crate::{
     calls::Call,
     cargo::Version,
     proxy::{Direction, Fate, MongoProxy, NatsProxy, NatsTraffic},
+    restarted_processor::RestartedProcessor,
     summary,
-    supervisor::Supervisor,
     wait::wait_until,
-    world::{World, WorldError},
+    world::{TestWorld, WorldError},
 };
 
 /// Whatever a run of one can fail with.
@@ -125,7 +125,7 @@ impl Crash {
     pub async fn run(&self) -> Result<Observed, CrashError> {
         let mut stage = Stage::set(self).await?;
         let outcome = stage.play(self).await;
-        outcome.map_err(|error| format!("{self}: {error}; the processor's log:\n{}", stage.supervisor.logs()).into())
+        outcome.map_err(|error| format!("{self}: {error}; the processor's log:\n{}", stage.restarted.logs()).into())
     }
 }
 
@@ -142,16 +142,16 @@ impl fmt::Display for Crash {
 
 /// Servers, proxies, the processor and its call.
 struct Stage {
-    world: World,
+    world: TestWorld,
     nats: NatsProxy,
     mongo: MongoProxy,
-    supervisor: Supervisor,
+    restarted: RestartedProcessor,
     call: Call,
 }
 
 impl Stage {
     async fn set(crash: &Crash) -> Result<Self, CrashError> {
-        let world = World::start().await?;
+        let world = TestWorld::start().await?;
         let nats = NatsProxy::start(world.nats.process().address()).await?;
         let mongo = MongoProxy::start(world.mongod_address()).await?;
         let command = world
@@ -161,12 +161,12 @@ impl Stage {
             .environment("MONGODB_URI", mongo.uri())
             .arguments(crash.times.arguments());
         let call = Call::of("conversation", "session", SEGMENTS)?;
-        Ok(Self { world, nats, mongo, supervisor: Supervisor::new(command), call })
+        Ok(Self { world, nats, mongo, restarted: RestartedProcessor::new(command), call })
     }
 
     async fn play(&mut self, crash: &Crash) -> Result<Observed, CrashError> {
-        let started = self.supervisor.start().await?;
-        self.supervisor.ready(MARGIN).await?;
+        let started = self.restarted.start().await?;
+        self.restarted.ready(MARGIN).await?;
         let late = if crash.stop == StopPoint::Wait { LATE } else { 0 };
         let (early, late) = self.call.segments.split_at(self.call.segments.len() - late);
         self.world.insert_segments(early).await?;
@@ -179,14 +179,14 @@ impl Stage {
         let restarted = if crash.stop == StopPoint::None {
             Instant::now()
         } else {
-            let killed = self.supervisor.kill().await?;
+            let killed = self.restarted.kill().await?;
             self.nats.cut();
             self.mongo.cut();
             drop(fault);
             stop::check(crash.stop, &self.world, &self.call).await?;
             self.world.insert_segments(late).await?;
             tokio::time::sleep_until(killed + crash.outage).await;
-            self.supervisor.start().await?
+            self.restarted.start().await?
         };
         self.until_done(crash).await?;
         let observed = self.observe(crash, restarted).await?;
@@ -200,7 +200,7 @@ impl Stage {
     /// Waits until the call's end is acknowledged, and so nothing more can come of it.
     async fn until_done(&self, crash: &Crash) -> Result<(), CrashError> {
         let within = crash.times.ack_wait + 10 * crash.times.quiet_period + MARGIN;
-        self.supervisor.ready(within).await?;
+        self.restarted.ready(within).await?;
         wait_until("the call is stored, announced and acknowledged", within, || async {
             let consumer = self.world.consumer().await.map_err(|error| error.to_string())?;
             let open = (consumer.num_pending, consumer.num_ack_pending);
@@ -245,13 +245,13 @@ impl Stage {
 }
 
 /// By its ids and not by its key, under which the first version did not store it.
-async fn count_summaries(world: &World, call: &Call) -> Result<u64, WorldError> {
+async fn count_summaries(world: &TestWorld, call: &Call) -> Result<u64, WorldError> {
     let session = doc! { "conversationId": &*call.session.conversation_id, "sessionId": &*call.session.session_id };
     let summaries = world.database().collection::<mongodb::bson::Document>(SUMMARIES_COLLECTION);
     Ok(summaries.count_documents(session).await?)
 }
 
-async fn count_notifications(world: &World, call: &Call) -> Result<u64, WorldError> {
+async fn count_notifications(world: &TestWorld, call: &Call) -> Result<u64, WorldError> {
     let notifications = world.notifications().await?;
     let of_call = notifications.iter().filter(|stored| stored.notification.session == call.session);
     Ok(u64::try_from(of_call.count()).unwrap_or(u64::MAX))

@@ -96,7 +96,7 @@ pub enum Fate {
 
 /// A line of the log.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Seen<T> {
+pub struct LogLine<T> {
     /// When it got its fate.
     pub at: Instant,
     /// The connection, counted from 1 in the order in which they were accepted.
@@ -199,7 +199,7 @@ impl<W: Wire> Proxy<W> {
 
     /// Everything that has passed, was held or was lost so far, in this order.
     #[must_use]
-    pub fn log(&self) -> Vec<Seen<W::Traffic>> {
+    pub fn log(&self) -> Vec<LogLine<W::Traffic>> {
         self.shared.log.borrow().clone()
     }
 
@@ -219,7 +219,7 @@ impl<W: Wire> Proxy<W> {
     /// Waits until that becomes of such traffic, and returns the first time after `since` that it did.
     pub async fn seen(&self, traffic: &W::Traffic, fate: Fate, since: Instant) -> Instant {
         let mut log = self.shared.log.subscribe();
-        let first = |log: &Vec<Seen<W::Traffic>>| {
+        let first = |log: &Vec<LogLine<W::Traffic>>| {
             let seen = log.iter().find(|seen| seen.at >= since && seen.traffic == *traffic && seen.fate == fate)?;
             Some(seen.at)
         };
@@ -272,7 +272,7 @@ struct Shared<W: Wire> {
     connections: watch::Sender<Connections>,
     /// What is held at this time.
     held: watch::Sender<Vec<Held<W>>>,
-    log: watch::Sender<Vec<Seen<W::Traffic>>>,
+    log: watch::Sender<Vec<LogLine<W::Traffic>>>,
 }
 
 #[derive(Debug)]
@@ -386,7 +386,7 @@ impl<W: Wire> Gate<'_, W> {
 
     fn log(&self, traffic: &W::Traffic, fate: Fate) {
         let (connection, direction, traffic) = (self.connection, self.direction, traffic.clone());
-        let seen = Seen { at: Instant::now(), connection, direction, traffic, fate };
+        let seen = LogLine { at: Instant::now(), connection, direction, traffic, fate };
         self.shared.log.send_modify(|log| log.push(seen));
     }
 

@@ -4,15 +4,15 @@
 
 mod observer;
 mod play;
+mod recorded_world;
 mod scenario;
 mod shown;
-mod studio;
 mod trace;
 
 pub use self::{
     observer::Observer,
+    recorded_world::{RecordedWorld, Way},
     scenario::{Scenario, fixtures},
     shown::Shown,
-    studio::{Studio, Way},
-    trace::{Part, Trace, TraceError},
+    trace::{Trace, TraceError, TracePart},
 };

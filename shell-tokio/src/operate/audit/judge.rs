@@ -3,7 +3,7 @@
 use async_nats::jetstream::consumer;
 use transcript_core::Stored;
 
-use super::pass::Seen;
+use super::pass::SessionRecord;
 
 /// How far the processors' consumer was when the audit began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +65,7 @@ impl Verdict {
 }
 
 /// Judges a session of which `segments` are stored.
-pub(super) fn judge(seen: &Seen, stored: Option<&Stored>, segments: u64, standing: Standing) -> Verdict {
+pub(super) fn judge(seen: &SessionRecord, stored: Option<&Stored>, segments: u64, standing: Standing) -> Verdict {
     let is_marked = stored.is_some_and(|stored| stored.notified.is_some());
     let announced = is_marked || seen.notifications > 0;
     let is_settled = stored.is_some_and(|stored| stored.is_settled(segments));
@@ -99,8 +99,8 @@ mod tests {
 
     const DONE: Standing = Standing { delivered: 100, floor: 100, unacknowledged: 0 };
 
-    fn ended(last_end: u64) -> Seen {
-        Seen { last_end, ends: 1, ..Seen::default() }
+    fn ended(last_end: u64) -> SessionRecord {
+        SessionRecord { last_end, ends: 1, ..SessionRecord::default() }
     }
 
     fn summary(segments: u64, mark: Option<u64>) -> Stored {
@@ -108,21 +108,26 @@ mod tests {
         Stored { segments, complete: true, notified, revision: 1, revised: None }
     }
 
-    fn problem(seen: Seen, stored: Option<Stored>, segments: u64, standing: Standing) -> (Option<Problem>, bool) {
+    fn problem(
+        seen: SessionRecord,
+        stored: Option<Stored>,
+        segments: u64,
+        standing: Standing,
+    ) -> (Option<Problem>, bool) {
         let verdict = judge(&seen, stored.as_ref(), segments, standing);
         (verdict.problem, verdict.under_way)
     }
 
     #[test]
     fn a_session_has_the_first_problem_of_its_row() {
-        let dead_letter = |about| Seen { dead_letter: 50, about, ..ended(10) };
-        let told = Seen { notifications: 1, ..ended(10) };
-        let orphan = Seen::default();
+        let dead_letter = |about| SessionRecord { dead_letter: 50, about, ..ended(10) };
+        let told = SessionRecord { notifications: 1, ..ended(10) };
+        let orphan = SessionRecord::default();
         let (marked, unmarked) = (Some(summary(3, Some(11))), Some(summary(3, None)));
         let rows = [
             (ended(10), None, 0, Some(Problem::Missing)),
             (told, None, 0, Some(Problem::Missing)),
-            (Seen { last_end: 0, ends: 0, ..told }, None, 0, Some(Problem::Missing)),
+            (SessionRecord { last_end: 0, ends: 0, ..told }, None, 0, Some(Problem::Missing)),
             (ended(10), unmarked, 3, Some(Problem::NeverAnnounced)),
             (orphan, unmarked, 3, Some(Problem::NeverAnnounced)),
             (orphan, None, 0, None),
@@ -137,10 +142,10 @@ mod tests {
             (dead_letter(10), marked, 3, None),
             (dead_letter(10), marked, 4, Some(Problem::DeadLetter)),
             (dead_letter(9), marked, 4, Some(Problem::Stale)),
-            (Seen { discarded: 10, ..ended(10) }, None, 0, None),
-            (Seen { discarded: 9, ..ended(10) }, None, 0, Some(Problem::Missing)),
+            (SessionRecord { discarded: 10, ..ended(10) }, None, 0, None),
+            (SessionRecord { discarded: 9, ..ended(10) }, None, 0, Some(Problem::Missing)),
             (dead_letter(9), None, 0, Some(Problem::Missing)),
-            (Seen { last_end: 0, ends: 0, ..dead_letter(10) }, None, 0, Some(Problem::DeadLetter)),
+            (SessionRecord { last_end: 0, ends: 0, ..dead_letter(10) }, None, 0, Some(Problem::DeadLetter)),
         ];
         for (place, (seen, stored, segments, expected)) in rows.into_iter().enumerate() {
             assert_eq!(problem(seen, stored, segments, DONE), (expected, false), "row {place}: {seen:?}");
@@ -165,13 +170,13 @@ mod tests {
         assert_eq!(problem(ended(11), Some(summary(3, Some(12))), 3, busy), (None, false), "it lacks nothing");
         assert_eq!(problem(ended(11), Some(summary(3, Some(12))), 4, busy), (None, true));
         assert_eq!(problem(ended(1), None, 0, Standing::of(None)), (None, true));
-        let given_up = Seen { dead_letter: 15, about: 11, ..ended(11) };
+        let given_up = SessionRecord { dead_letter: 15, about: 11, ..ended(11) };
         assert_eq!(problem(given_up, None, 0, busy), (Some(Problem::DeadLetter), false));
     }
 
     #[test]
     fn two_notifications_are_one_too_many_whatever_else_is() {
-        let seen = Seen { notifications: 2, ..ended(30) };
+        let seen = SessionRecord { notifications: 2, ..ended(30) };
         for standing in [DONE, Standing { delivered: 20, floor: 10, unacknowledged: 2 }] {
             let verdict = judge(&seen, Some(&summary(3, Some(11))), 3, standing);
             assert!(verdict.announced_again && verdict.problem.is_none() && !verdict.is_repairable());

@@ -48,7 +48,7 @@ use transcript_core::{Failure, WallTime};
 
 use self::{
     judge::{Problem, Standing, Verdict, judge},
-    pass::{Loose, Part, Pass, Seen},
+    pass::{HashPartition, Loose, Pass, SessionRecord},
     repair::Repair,
     summaries::{BATCH, Summaries},
 };
@@ -181,7 +181,7 @@ pub async fn audit(
         progress,
     };
     let mut audit = Audit::new(through, asking(consumer.as_ref()), options.remedy);
-    let mut parts = vec![Part::WHOLE];
+    let mut parts = vec![HashPartition::WHOLE];
     let mut loose = Some(Loose::default());
     while let Some(part) = parts.pop() {
         let mut pass = Pass::new(part, options.sessions_a_pass);
@@ -243,7 +243,7 @@ impl Auditor<'_> {
         Ok(())
     }
 
-    async fn judge(&self, batch: Vec<(Box<str>, Seen)>) -> Result<Vec<Judged>, AuditError> {
+    async fn judge(&self, batch: Vec<(Box<str>, SessionRecord)>) -> Result<Vec<Judged>, AuditError> {
         let mut found = self.summaries.find(batch.iter().map(|(key, _)| &**key)).await?;
         let sessions = found.values().filter_map(|found| Some(&*found.ended.as_ref()?.session.session_id));
         let counts = self.summaries.counts(sessions).await?;
@@ -262,7 +262,7 @@ impl Auditor<'_> {
 /// A session, everything that is known of it, and what that comes to.
 struct Judged {
     key: Box<str>,
-    seen: Seen,
+    seen: SessionRecord,
     ended: Option<transcript_core::event::SessionEnded>,
     stored: Option<transcript_core::Stored>,
     segments: u64,

@@ -23,7 +23,7 @@ const STEP: usize = 1000;
 
 /// What the stream says of a session. A place is 0 where there is none; the stream counts from 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct SessionRecord {
     /// The place of its last end.
     pub(super) last_end: u64,
     /// The place of its last dead letter.
@@ -40,7 +40,7 @@ pub(super) struct Seen {
 
 /// The keys whose hashes end in the same bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct HashPartition {
     bits: u32,
     value: u64,
 }
@@ -57,16 +57,16 @@ pub(super) struct Loose {
 /// The sessions of a part.
 #[derive(Debug)]
 pub(super) struct Pass {
-    part: Part,
+    part: HashPartition,
     most: usize,
-    sessions: BTreeMap<Box<str>, Seen>,
+    sessions: BTreeMap<Box<str>, SessionRecord>,
     /// Whether there are summaries of which the stream has said nothing.
     has_orphans: bool,
     /// What did not fit and is left to other passes.
-    pub(super) left: Vec<Part>,
+    pub(super) left: Vec<HashPartition>,
 }
 
-impl Part {
+impl HashPartition {
     pub(super) const WHOLE: Self = Self { bits: 0, value: 0 };
 
     fn has(self, key: &str) -> bool {
@@ -110,7 +110,7 @@ impl Loose {
 
 impl Pass {
     /// A pass over `part` that keeps at most so many sessions in mind.
-    pub(super) fn new(part: Part, most: usize) -> Self {
+    pub(super) fn new(part: HashPartition, most: usize) -> Self {
         Self { part, most: most.max(1), sessions: BTreeMap::new(), has_orphans: false, left: vec![] }
     }
 
@@ -118,7 +118,7 @@ impl Pass {
         u64::try_from(self.sessions.len()).unwrap_or(u64::MAX)
     }
 
-    pub(super) fn into_sessions(self) -> impl Iterator<Item = (Box<str>, Seen)> {
+    pub(super) fn into_sessions(self) -> impl Iterator<Item = (Box<str>, SessionRecord)> {
         self.sessions.into_iter()
     }
 
@@ -212,12 +212,12 @@ impl Pass {
     }
 
     /// The session of this key, kept in mind from now on; `None` where it is another pass's.
-    fn session(&mut self, key: &str) -> Option<&mut Seen> {
+    fn session(&mut self, key: &str) -> Option<&mut SessionRecord> {
         if !self.part.has(key) {
             return None;
         }
         if !self.sessions.contains_key(key) {
-            self.sessions.insert(key.into(), Seen::default());
+            self.sessions.insert(key.into(), SessionRecord::default());
             while self.sessions.len() > self.most
                 && let Some((kept, left)) = self.part.halves()
             {
@@ -253,9 +253,9 @@ mod tests {
 
     #[test]
     fn halves_are_the_whole_and_have_nothing_in_common() {
-        let mut parts = vec![Part::WHOLE];
+        let mut parts = vec![HashPartition::WHOLE];
         for _ in 0..3 {
-            parts = parts.into_iter().filter_map(Part::halves).flat_map(|(a, b)| [a, b]).collect();
+            parts = parts.into_iter().filter_map(HashPartition::halves).flat_map(|(a, b)| [a, b]).collect();
         }
         let keys: Vec<_> = (0..800).map(key).collect();
         for key in &keys {
@@ -264,12 +264,12 @@ mod tests {
         for part in &parts {
             assert!(keys.iter().filter(|key| part.has(key)).count() > 50, "{part:?}");
         }
-        assert_eq!(Part { bits: 63, value: 0 }.halves(), None);
+        assert_eq!(HashPartition { bits: 63, value: 0 }.halves(), None);
     }
 
     #[test]
     fn what_does_not_fit_is_left_to_other_passes_and_nothing_is_lost() {
-        let mut parts = vec![Part::WHOLE];
+        let mut parts = vec![HashPartition::WHOLE];
         let mut seen = vec![];
         let mut passes = 0;
         while let Some(part) = parts.pop() {

@@ -25,11 +25,11 @@ pub(super) struct Object {
     /// The kind and the name, for people.
     pub name: String,
     pub info_subject: String,
-    kind: Kind,
+    kind: ObjectKind,
     rules: Vec<Rule>,
 }
 
-enum Kind {
+enum ObjectKind {
     Stream(&'static str),
     Consumer,
 }
@@ -86,7 +86,7 @@ impl Object {
         Self {
             name: format!("consumer {CONSUMER}"),
             info_subject: format!("CONSUMER.INFO.{TRANSCRIPTION_STREAM}.{CONSUMER}"),
-            kind: Kind::Consumer,
+            kind: ObjectKind::Consumer,
             rules,
         }
     }
@@ -95,7 +95,7 @@ impl Object {
         Self {
             name: format!("stream {name}"),
             info_subject: format!("STREAM.INFO.{name}"),
-            kind: Kind::Stream(name),
+            kind: ObjectKind::Stream(name),
             rules,
         }
     }
@@ -105,12 +105,12 @@ impl Object {
         let mut config = plan::blank(&self.rules);
         match self.kind {
             // The API wants these named even where they are what it would take anyway.
-            Kind::Stream(name) => {
+            ObjectKind::Stream(name) => {
                 config.insert("name".to_owned(), name.into());
                 config.entry("storage").or_insert_with(|| "file".into());
                 config.entry("retention").or_insert_with(|| "limits".into());
             }
-            Kind::Consumer => {
+            ObjectKind::Consumer => {
                 config.insert("name".to_owned(), CONSUMER.into());
             }
         }
@@ -183,8 +183,8 @@ impl Object {
     /// The subject and the body of the request to create or update it with `config`.
     pub(super) fn submission(&self, action: &str, config: &Config) -> (String, Value) {
         match self.kind {
-            Kind::Stream(name) => (format!("STREAM.{}.{name}", action.to_uppercase()), json!(config)),
-            Kind::Consumer => (
+            ObjectKind::Stream(name) => (format!("STREAM.{}.{name}", action.to_uppercase()), json!(config)),
+            ObjectKind::Consumer => (
                 format!("CONSUMER.CREATE.{TRANSCRIPTION_STREAM}.{CONSUMER}.{SESSION_ENDED_SUBJECT}"),
                 json!({ "stream_name": TRANSCRIPTION_STREAM, "config": config, "action": action }),
             ),
@@ -194,16 +194,18 @@ impl Object {
     /// Whether the answer to reading or updating says that there is no such object.
     pub(super) fn is_missing(&self, code: ErrorCode) -> bool {
         match self.kind {
-            Kind::Stream(_) => code == ErrorCode::STREAM_NOT_FOUND,
-            Kind::Consumer => code == ErrorCode::CONSUMER_NOT_FOUND || code == ErrorCode::CONSUMER_DOES_NOT_EXIST,
+            ObjectKind::Stream(_) => code == ErrorCode::STREAM_NOT_FOUND,
+            ObjectKind::Consumer => code == ErrorCode::CONSUMER_NOT_FOUND || code == ErrorCode::CONSUMER_DOES_NOT_EXIST,
         }
     }
 
     /// Whether the answer to creating says that there is one by now, with other settings.
     pub(super) fn is_taken(&self, code: ErrorCode) -> bool {
         match self.kind {
-            Kind::Stream(_) => code == ErrorCode::STREAM_NAME_EXIST,
-            Kind::Consumer => code == ErrorCode::CONSUMER_ALREADY_EXISTS || code == ErrorCode::CONSUMER_NAME_EXIST,
+            ObjectKind::Stream(_) => code == ErrorCode::STREAM_NAME_EXIST,
+            ObjectKind::Consumer => {
+                code == ErrorCode::CONSUMER_ALREADY_EXISTS || code == ErrorCode::CONSUMER_NAME_EXIST
+            }
         }
     }
 }

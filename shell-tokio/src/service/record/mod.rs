@@ -27,7 +27,7 @@ use transcript_trace::{Content, Header};
 
 use self::{
     files::Directory,
-    tape::{Bounds, Played},
+    tape::{Bounds, TapeReader},
     writer::{Rotation, Writer},
 };
 pub use self::{
@@ -138,7 +138,7 @@ impl Recording {
 }
 
 /// Writes until the tape is gone, and flushes whenever it is empty.
-fn write_down(mut writer: Writer<Directory>, played: &Played, clock: Clock) {
+fn write_down(mut writer: Writer<Directory>, played: &TapeReader, clock: Clock) {
     let mut flushed = clock.now();
     loop {
         let told = match played.at_once() {

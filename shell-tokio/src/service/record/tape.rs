@@ -24,7 +24,7 @@ pub(super) struct Bounds {
 /// The driver's end: takes inputs as long as there is room, and never waits.
 #[derive(Debug)]
 pub struct Tape {
-    to: Sender<Told>,
+    to: Sender<TapedInput>,
     on_it: Arc<OnIt>,
     bounds: Bounds,
     /// Once it was full nothing is taken until it is half empty: a gap ends the account of all jobs under way, so one long
@@ -34,14 +34,14 @@ pub struct Tape {
 
 /// The recorder's end.
 #[derive(Debug)]
-pub(super) struct Played {
-    from: Receiver<Told>,
+pub(super) struct TapeReader {
+    from: Receiver<TapedInput>,
     on_it: Arc<OnIt>,
 }
 
 /// What the core was told.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct TapedInput {
     pub(super) at: Time,
     pub(super) job: Option<JobId>,
     pub(super) input: Input,
@@ -60,10 +60,10 @@ struct OnIt {
 }
 
 /// A tape of these bounds.
-pub(super) fn tape(bounds: Bounds) -> (Tape, Played) {
+pub(super) fn tape(bounds: Bounds) -> (Tape, TapeReader) {
     let (to, from) = channel();
     let on_it = Arc::new(OnIt::default());
-    (Tape { to, on_it: Arc::clone(&on_it), bounds, full: false }, Played { from, on_it })
+    (Tape { to, on_it: Arc::clone(&on_it), bounds, full: false }, TapeReader { from, on_it })
 }
 
 impl Tape {
@@ -91,7 +91,7 @@ impl Tape {
         let lost_before = self.on_it.lost.swap(0, Ordering::Relaxed);
         self.on_it.inputs.fetch_add(1, Ordering::Relaxed);
         self.on_it.bytes.fetch_add(weight, Ordering::Relaxed);
-        if self.to.send(Told { at, job, input, lost_before, weight }).is_err() {
+        if self.to.send(TapedInput { at, job, input, lost_before, weight }).is_err() {
             // The recorder is gone. What is on the tape stays there, and the tape fills up.
             self.on_it.lost.fetch_add(lost_before + 1, Ordering::Relaxed);
         }
@@ -105,14 +105,14 @@ pub(crate) struct Copied {
     weight: usize,
 }
 
-impl Played {
+impl TapeReader {
     /// The next input, if there is one.
-    pub(super) fn at_once(&self) -> Option<Told> {
+    pub(super) fn at_once(&self) -> Option<TapedInput> {
         self.from.try_recv().ok().inspect(|told| self.take(told))
     }
 
     /// The next input, however long it takes; `None` once the tape is gone.
-    pub(super) fn next(&self) -> Option<Told> {
+    pub(super) fn next(&self) -> Option<TapedInput> {
         self.from.recv().ok().inspect(|told| self.take(told))
     }
 
@@ -121,7 +121,7 @@ impl Played {
         self.on_it.lost.swap(0, Ordering::Relaxed)
     }
 
-    fn take(&self, told: &Told) {
+    fn take(&self, told: &TapedInput) {
         self.on_it.inputs.fetch_sub(1, Ordering::Relaxed);
         self.on_it.bytes.fetch_sub(told.weight, Ordering::Relaxed);
     }

@@ -19,7 +19,7 @@ use crate::{
     cli::{Cli, Command},
     service::record::{
         files::Place,
-        tape::{Told, tape},
+        tape::{TapedInput, tape},
     },
     traces,
 };
@@ -27,7 +27,7 @@ use crate::{
 const ROOMY: Bounds = Bounds { inputs: 1000, bytes: 1 << 20 };
 
 /// A core whose servers answer within a millisecond.
-struct World {
+struct FastWorld {
     core: Processor,
     now: Time,
     calls: u64,
@@ -35,7 +35,7 @@ struct World {
 
 type Happened = (Time, Option<JobId>, Input);
 
-impl World {
+impl FastWorld {
     fn new() -> Self {
         Self { core: core(), now: Time::ZERO, calls: 0 }
     }
@@ -194,7 +194,7 @@ fn what_finds_the_tape_full_is_counted_and_the_rest_replays() {
     let place = TempDir::new().unwrap();
     let (mut tape, played) = tape(Bounds { inputs: 40, bytes: 1 << 20 });
     let mut writer = writer(directory(place.path(), 1 << 30), 1 << 20);
-    let mut world = World::new();
+    let mut world = FastWorld::new();
     let put_all = |happened: Vec<Happened>, tape: &mut Tape| -> u64 {
         happened.into_iter().map(|one| u64::from(!put(tape, one))).sum()
     };
@@ -232,14 +232,14 @@ fn a_tape_that_was_full_takes_nothing_until_it_is_half_empty() {
     assert!(!put(&mut tape, input()), "three are more than half");
     assert!(played.at_once().is_some());
     assert!(put(&mut tape, input()));
-    let told: Vec<Told> = std::iter::from_fn(|| played.at_once()).collect();
+    let told: Vec<TapedInput> = std::iter::from_fn(|| played.at_once()).collect();
     assert_eq!(told.iter().map(|told| told.lost_before).collect::<Vec<_>>(), [0, 0, 2]);
 }
 
 #[test]
 fn a_giant_page_fills_the_tape_and_is_taken_only_when_it_is_empty() {
     let (mut tape, played) = tape(Bounds { inputs: 100, bytes: 10_000 });
-    let World { mut core, .. } = World::new();
+    let FastWorld { mut core, .. } = FastWorld::new();
     core.handle(Time::ZERO, delivery(1));
     let effect = {
         let mut effect = None;
@@ -261,7 +261,7 @@ fn a_giant_page_fills_the_tape_and_is_taken_only_when_it_is_empty() {
 fn files_are_rotated_by_size_and_each_replays() {
     let place = TempDir::new().unwrap();
     let mut writer = writer(directory(place.path(), 1 << 30), 8_000);
-    let mut world = World::new();
+    let mut world = FastWorld::new();
     for _ in 0..6 {
         write(&mut writer, world.calls(3));
     }
@@ -281,7 +281,7 @@ fn files_are_rotated_by_size_and_each_replays() {
 fn a_difference_is_told_by_its_file_and_line() {
     let place = TempDir::new().unwrap();
     let mut writer = writer(directory(place.path(), 1 << 30), 8_000);
-    let mut world = World::new();
+    let mut world = FastWorld::new();
     for _ in 0..3 {
         write(&mut writer, world.calls(3));
     }
@@ -305,7 +305,7 @@ fn files_are_rotated_by_age() {
     let place = TempDir::new().unwrap();
     let rotation = Rotation { max_age: Duration::from_millis(30), ..rotation(1 << 20) };
     let mut writer = Writer::start(directory(place.path(), 1 << 30), rotation, header(), core(), Time::ZERO).unwrap();
-    write(&mut writer, World::new().calls(5));
+    write(&mut writer, FastWorld::new().calls(5));
     writer.finish(0);
     assert!(files(place.path()).len() > 1);
     let said = replays(place.path());
@@ -328,7 +328,7 @@ fn the_oldest_traces_make_room_unless_a_processor_writes_to_them() {
     assert!(other(1).exists(), "it is written to");
     assert!(!other(2).exists(), "it is the oldest of the others");
     assert!(other(3).exists() && place.path().join("notes.jsonl").exists());
-    let mut world = World::new();
+    let mut world = FastWorld::new();
     for _ in 0..10 {
         write(&mut writer, world.calls(3));
         let traces = files(place.path()).into_iter().filter(|file| !file.ends_with("notes.jsonl"));
@@ -345,7 +345,7 @@ fn no_file_is_written_over() {
     let taken = place.path().join(directory(place.path(), 0).name(1));
     fs::write(&taken, "mine").unwrap();
     let mut writer = writer(directory(place.path(), 1 << 30), 1 << 20);
-    write(&mut writer, World::new().calls(1));
+    write(&mut writer, FastWorld::new().calls(1));
     writer.finish(0);
     assert_eq!(fs::read_to_string(&taken).unwrap(), "mine");
     assert!(replays(&files(place.path())[1]).contains(" 1 job, "));
@@ -356,7 +356,7 @@ fn a_directory_that_vanishes_costs_what_was_in_it() {
     let place = TempDir::new().unwrap();
     let path = place.path().join("traces");
     let mut writer = writer(directory(&path, 1 << 30), 1 << 20);
-    let mut world = World::new();
+    let mut world = FastWorld::new();
     let mut happened = world.calls(4);
     let rest = happened.split_off(happened.len() / 2);
     write(&mut writer, happened);
@@ -428,7 +428,7 @@ fn a_full_disk_costs_what_it_had_no_room_for() {
     let is_full = Rc::new(Cell::new(false));
     let disk = Disk { directory: directory(place.path(), 1 << 30), is_full: Rc::clone(&is_full) };
     let mut writer = writer(disk, 1 << 20);
-    let mut world = World::new();
+    let mut world = FastWorld::new();
     let mut happened = world.calls(4);
     let rest = happened.split_off(happened.len() / 2);
     write(&mut writer, happened);

@@ -9,7 +9,7 @@ use std::{
 use transcript_core::{Processor, Time};
 use transcript_trace::{Header, Recorder};
 
-use super::{files::Place, tape::Told};
+use super::{files::Place, tape::TapedInput};
 
 /// How many bytes are gathered at most before they are written.
 const GATHERED: usize = 256 << 10;
@@ -91,7 +91,7 @@ impl<P: Place> Writer<P> {
     }
 
     /// Takes what the core was told.
-    pub(super) fn write(&mut self, told: Told) {
+    pub(super) fn write(&mut self, told: TapedInput) {
         self.now = self.now.max(told.at);
         self.lost(told.lost_before);
         self.turn_over();

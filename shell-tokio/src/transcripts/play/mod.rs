@@ -52,7 +52,7 @@ pub async fn play(
     js: &Context,
     db: &Database,
     args: &PlayArgs,
-    mut each: impl FnMut(&Played) -> io::Result<()>,
+    mut each: impl FnMut(&PlayedSession) -> io::Result<()>,
 ) -> Result<(), PlayError> {
     if let Err(e) = js.get_stream(TRANSCRIPTION_STREAM).await {
         return Err(if is_not_found(&e) { PlayError::NoStream } else { PlayError::Stream(e) });
@@ -68,7 +68,7 @@ pub async fn play(
 
 /// What became of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Played {
+pub struct PlayedSession {
     /// The session.
     pub session: Session,
     /// Segments in the store, late ones included.
@@ -83,7 +83,7 @@ pub struct Played {
     pub lost: usize,
 }
 
-impl fmt::Display for Played {
+impl fmt::Display for PlayedSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { session, saved, published, announced, late, lost } = self;
         write!(
@@ -155,7 +155,7 @@ struct Player {
 }
 
 impl Player {
-    async fn play(&self, path: &Path, args: &PlayArgs) -> Result<Vec<Played>, PlayError> {
+    async fn play(&self, path: &Path, args: &PlayArgs) -> Result<Vec<PlayedSession>, PlayError> {
         let text = tokio::fs::read_to_string(path)
             .await
             .map_err(|source| PlayError::Read { path: path.to_owned(), source })?;

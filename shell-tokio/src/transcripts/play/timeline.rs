@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Played, file::Transcript};
+use super::{PlayedSession, file::Transcript};
 use crate::publishing::{SegmentMessage, SessionEnded};
 
 /// No call is played for longer, whatever times its file names: beyond, a clock would overflow.
@@ -45,7 +45,7 @@ impl Action<'_> {
 ///
 /// All sessions begin with their first segment, at the same time. A segment is due when it was spoken, and at once where it
 /// says no time; a call ends with its last segment. At `speed` 0 no time passes until the late segments.
-pub(super) fn timeline(transcript: &Transcript, speed: f64, mishaps: Mishaps) -> (Vec<Step<'_>>, Vec<Played>) {
+pub(super) fn timeline(transcript: &Transcript, speed: f64, mishaps: Mishaps) -> (Vec<Step<'_>>, Vec<PlayedSession>) {
     let mut segments = Vec::with_capacity(transcript.segments.len());
     let mut ends = Vec::with_capacity(transcript.sessions.len());
     let mut late_saves = Vec::new();
@@ -71,7 +71,7 @@ pub(super) fn timeline(transcript: &Transcript, speed: f64, mishaps: Mishaps) ->
         let announced = told.announced.unwrap_or(own.len() as u64);
         let ended = SessionEnded { session: told.session.clone(), published_segments: announced };
         ends.push(Step { due: end, action: Action::End(ended) });
-        played.push(Played {
+        played.push(PlayedSession {
             session: told.session.clone(),
             saved: first_lost,
             published: own.len(),

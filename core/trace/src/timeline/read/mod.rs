@@ -12,12 +12,12 @@ use transcript_core::{
 
 use super::{
     Selection, Timeline,
-    bands::{Band, Bands, Source, What},
+    bands::{Band, BandCause, Bands, Source},
     calls::{Calls, Mark},
     density::Density,
     finish,
-    model::{CallName, JobOf, Kind, Lane, Moment, Step, Totals},
-    part::{Job, Open, Part},
+    model::{CallName, JobOf, Lane, Moment, Step, StepKind, Totals},
+    part::{DrawnPart, Job, Open},
     words,
 };
 use crate::format::{Entry, Header, Line, Said};
@@ -35,7 +35,7 @@ const MOST_ABOUTS: usize = 3;
 #[derive(Debug)]
 pub(super) struct Reading<'a> {
     pub(super) selection: &'a Selection,
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<DrawnPart>,
     current: usize,
     pub(super) calls: Calls,
     /// Steps of no single call.
@@ -55,7 +55,7 @@ pub(super) struct Reading<'a> {
 struct Saying {
     from: Lane,
     to: Lane,
-    kind: Kind,
+    kind: StepKind,
     label: String,
     text: String,
 }
@@ -123,11 +123,11 @@ impl<'a> Reading<'a> {
         let run = 1 + self.parts.iter().filter(|part| part.name.is_some() && part.name == header.processor).count();
         let core = Processor::new(header.settings.clone()).ok();
         self.current = self.parts.len();
-        self.parts.push(Part::new(header, run, core));
+        self.parts.push(DrawnPart::new(header, run, core));
         if self.parts[self.current].name.is_some() {
             let at = self.parts[self.current].started;
             let text = self.parts[self.current].about_start();
-            self.say_in_general(at, Kind::Remark, "starts".to_owned(), text);
+            self.say_in_general(at, StepKind::Remark, "starts".to_owned(), text);
         }
     }
 
@@ -157,18 +157,18 @@ impl<'a> Reading<'a> {
                 let (label, text) = words::exhausted(exhausted);
                 self.begin(job, name, None);
                 self.mark(job, Mark::DeadLetter);
-                self.say(job, Saying { from: Lane::Stream, to: self.lane(), kind: Kind::Message, label, text });
+                self.say(job, Saying { from: Lane::Stream, to: self.lane(), kind: StepKind::Message, label, text });
             }
             (Input::Stale(stale), Some(job)) => {
                 let (label, text) = words::stale(stale);
                 self.begin(job, CallName::Session(stale.session.clone()), None);
-                self.say(job, Saying { from: Lane::Store, to: self.lane(), kind: Kind::Message, label, text });
+                self.say(job, Saying { from: Lane::Store, to: self.lane(), kind: StepKind::Message, label, text });
             }
             (Input::Reported { effect, report }, _) => self.reported(*effect, report),
             (Input::Drain, _) => {
                 let now = self.now();
                 let text = "is told to come to an end: it takes no more work".to_owned();
-                self.say_in_general(now, Kind::Remark, "drains".to_owned(), text);
+                self.say_in_general(now, StepKind::Remark, "drains".to_owned(), text);
             }
             // A delivery that nobody took is delivered again; waking up is no step.
             (Input::Delivered(_) | Input::Exhausted(_) | Input::Stale(_), None) | (Input::Woken, _) => {}
@@ -210,11 +210,11 @@ impl<'a> Reading<'a> {
             let (label, text) = words::ended(delivery);
             // A server's clock may be ahead of ours; nothing is delivered before it is there.
             let at = Moment::of_wall(delivery.stored_at).min(now);
-            let saying = Saying { from: Lane::Transcriber, to: Lane::Stream, kind: Kind::Message, label, text };
+            let saying = Saying { from: Lane::Transcriber, to: Lane::Stream, kind: StepKind::Message, label, text };
             self.say_at(job, at, saying);
         }
         let (label, text) = words::delivered(delivery);
-        self.say(job, Saying { from: Lane::Stream, to: self.lane(), kind: Kind::Message, label, text });
+        self.say(job, Saying { from: Lane::Stream, to: self.lane(), kind: StepKind::Message, label, text });
     }
 
     fn reported(&mut self, effect: EffectId, report: &Report) {
@@ -233,7 +233,7 @@ impl<'a> Reading<'a> {
             if !failed {
                 let (label, text) = ("too late".to_owned(), format!("{text}, for which nobody waited any more"));
                 let from = words::server_of_report(report);
-                self.say(effect.job, Saying { from, to: self.lane(), kind: Kind::Answered, label, text });
+                self.say(effect.job, Saying { from, to: self.lane(), kind: StepKind::Answered, label, text });
             }
             return;
         };
@@ -246,7 +246,7 @@ impl<'a> Reading<'a> {
         } else {
             self.end_tries(effect.job);
         }
-        let kind = if failed { Kind::Failed } else { Kind::Answered };
+        let kind = if failed { StepKind::Failed } else { StepKind::Answered };
         let server = open.step.to;
         self.push(effect.job, open.step);
         let label = words::answered(report);
@@ -258,7 +258,7 @@ impl<'a> Reading<'a> {
             if news {
                 let text = format!("message {stream_sequence}: {what}");
                 let (from, to) = (Lane::Stream, Lane::Subscribers);
-                self.say(effect.job, Saying { from, to, kind: Kind::Message, label, text });
+                self.say(effect.job, Saying { from, to, kind: StepKind::Message, label, text });
             }
         }
         if matches!(report, Report::Acknowledged) {
@@ -273,7 +273,7 @@ impl<'a> Reading<'a> {
         let folded = entry.folded.get_or_insert_with(|| Step {
             from: open.step.to,
             to: lane,
-            kind: Kind::Failed,
+            kind: StepKind::Failed,
             count: 0,
             ..open.step.clone()
         });
@@ -300,7 +300,7 @@ impl<'a> Reading<'a> {
             Output::InProgress { reply } => {
                 if let Some(job) = self.part().replies.get(&reply).copied() {
                     let (label, text) = ("heartbeat".to_owned(), "heartbeat: still at work".to_owned());
-                    let saying = Saying { from: self.lane(), to: Lane::Stream, kind: Kind::Heartbeat, label, text };
+                    let saying = Saying { from: self.lane(), to: Lane::Stream, kind: StepKind::Heartbeat, label, text };
                     self.say(job, saying);
                 }
             }
@@ -308,7 +308,7 @@ impl<'a> Reading<'a> {
                 let now = self.now();
                 self.part().drained = true;
                 let text = "has come to an end: no job is under way".to_owned();
-                self.say_in_general(now, Kind::Remark, "drained".to_owned(), text);
+                self.say_in_general(now, StepKind::Remark, "drained".to_owned(), text);
             }
             Output::Wait(_) => {}
         }
@@ -328,7 +328,7 @@ impl<'a> Reading<'a> {
             job: Some(job),
             from: lane,
             to: words::server(effect),
-            kind: Kind::Asked,
+            kind: StepKind::Asked,
             label: words::asked(effect),
             text: format!("{id}: {what}"),
         };
@@ -345,7 +345,7 @@ impl<'a> Reading<'a> {
         let Some(Open { step, .. }) = open else { return };
         self.mark(job, Mark::Unanswered);
         let text = format!("{}; {why}", step.text);
-        self.push(job, Step { kind: Kind::Lost, text, ..step });
+        self.push(job, Step { kind: StepKind::Lost, text, ..step });
     }
 
     /// Ends the jobs that the core ended at the last input.
@@ -416,7 +416,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    fn say_in_general(&mut self, at: Moment, kind: Kind, label: String, text: String) {
+    fn say_in_general(&mut self, at: Moment, kind: StepKind, label: String, text: String) {
         let (order, lane) = (self.next(), self.lane());
         if self.general.len() >= MOST_GENERAL {
             self.forgotten_general += 1;
@@ -437,7 +437,14 @@ impl<'a> Reading<'a> {
         }
     }
 
-    fn band(&mut self, what: What, source: Source, (from, to): (Moment, Option<Moment>), label: &str, text: String) {
+    fn band(
+        &mut self,
+        what: BandCause,
+        source: Source,
+        (from, to): (Moment, Option<Moment>),
+        label: &str,
+        text: String,
+    ) {
         let (order, lane) = (self.next(), self.lane());
         self.bands.add(Band { lane, from, to, order, what, source, label: label.to_owned(), text });
     }
@@ -447,7 +454,7 @@ impl<'a> Reading<'a> {
         self.part().jobs.get(&job).and_then(|entry| entry.call.clone())
     }
 
-    fn part(&mut self) -> &mut Part {
+    fn part(&mut self) -> &mut DrawnPart {
         &mut self.parts[self.current]
     }
 

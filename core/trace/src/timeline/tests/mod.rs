@@ -7,9 +7,9 @@ use proptest::prelude::*;
 use self::play::{Play, hostile, kill, many, outage, plain, seconds};
 use super::{
     Selection, Timeline,
-    bands::{Band, Source, What},
+    bands::{Band, BandCause, Source},
     layout::{Drawn, Layout, boxes},
-    model::{Kind, Lane, Step},
+    model::{Lane, Step, StepKind},
     text,
     xml::visible,
 };
@@ -30,7 +30,7 @@ fn labels(timeline: &Timeline, of: impl Fn(&Step) -> bool) -> Vec<&str> {
     timeline.steps.iter().filter(|step| of(step)).map(|step| step.label.as_str()).collect()
 }
 
-fn bands(timeline: &Timeline) -> Vec<(What, Source, String)> {
+fn bands(timeline: &Timeline) -> Vec<(BandCause, Source, String)> {
     timeline.bands.iter().map(|band: &Band| (band.what, band.source, band.short())).collect()
 }
 
@@ -47,7 +47,7 @@ fn an_outage_is_a_band_and_tries_that_fail_alike_are_one_arrow() {
     let timeline = timeline(&outage());
     insta::assert_snapshot!(timeline.text());
     assert_eq!(bands(&timeline).len(), 1);
-    assert_eq!(labels(&timeline, |step| step.kind == Kind::Failed).len(), 3);
+    assert_eq!(labels(&timeline, |step| step.kind == StepKind::Failed).len(), 3);
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn each_run_of_a_processor_has_its_lane_and_a_kill_is_a_band() {
     insta::assert_snapshot!("a_kill_in_mermaid", timeline.mermaid());
     let names: Vec<&str> = timeline.lanes.iter().map(|lives| lives.name.as_str()).collect();
     assert_eq!(names, ["transcriber", "stream", "a", "b", "a (2)", "store", "subscribers"]);
-    assert_eq!(labels(&timeline, |step| step.kind == Kind::Lost), ["publish"]);
+    assert_eq!(labels(&timeline, |step| step.kind == StepKind::Lost), ["publish"]);
 }
 
 #[test]
@@ -83,7 +83,10 @@ fn ids_that_would_like_to_be_something_else() {
 fn a_freeze_is_seen_by_the_wake_up_that_came_late() {
     let mut play = Play::new("a");
     play.deliver(7, 1, ("c", "s")).freeze(seconds(9)).sleep(seconds(9));
-    assert_eq!(bands(&timeline(&play.trace())), [(What::Frozen, Source::Derived, "stood still, 7.00 s".to_owned())]);
+    assert_eq!(
+        bands(&timeline(&play.trace())),
+        [(BandCause::Frozen, Source::Derived, "stood still, 7.00 s".to_owned())]
+    );
 
     let mut play = Play::new("a");
     play.deliver(7, 1, ("c", "s")).freeze(std::time::Duration::from_millis(2900)).sleep(seconds(9));
@@ -99,9 +102,12 @@ fn a_core_that_decides_otherwise_is_not_taken_for_one_that_stood_still() {
     let counts = r#"{"n":2,"out":{"perform":{"id":{"job":1,"number":1},"effect":{"count":{"sessionId":"s"}}}}}"#;
     let much_later = r#"{"n":3,"at":60000000,"job":1,"in":{"reported":{"effect":{"job":1,"number":1},"report":{"counted":{"segments":0}}}}}"#;
     let drawn = timeline(format!("{trace}{counts}\n{much_later}\n").as_bytes());
-    assert!(bands(&drawn).iter().all(|(what, ..)| *what != What::Frozen), "{:?}", drawn.bands);
+    assert!(bands(&drawn).iter().all(|(what, ..)| *what != BandCause::Frozen), "{:?}", drawn.bands);
     assert!(drawn.remarks[0].contains("from entry 2 on"), "{:?}", drawn.remarks);
-    assert_eq!(labels(&drawn, |step| step.kind == Kind::Asked || step.kind == Kind::Answered), ["count", "counted 0"]);
+    assert_eq!(
+        labels(&drawn, |step| step.kind == StepKind::Asked || step.kind == StepKind::Answered),
+        ["count", "counted 0"]
+    );
 }
 
 #[test]
@@ -110,14 +116,14 @@ fn what_was_noted_stands_for_what_can_be_derived() {
     play.deliver(7, 1, ("c", "s"));
     play.note(Note::Frozen { until: transcript_core::Time::from_micros(9_000_000) });
     play.freeze(seconds(9)).sleep(seconds(9));
-    assert_eq!(bands(&timeline(&play.trace())), [(What::Frozen, Source::Noted, "frozen, 9.00 s".to_owned())]);
+    assert_eq!(bands(&timeline(&play.trace())), [(BandCause::Frozen, Source::Noted, "frozen, 9.00 s".to_owned())]);
 
     let mut play = Play::new("a");
     let until = transcript_core::Time::from_micros(20_000_000);
     play.world().store_away_until = Some(until);
     play.note(Note::Away { server: Server::Mongodb, until: Some(until) });
     play.deliver(7, 1, ("c", "s")).sleep(seconds(40));
-    assert_eq!(bands(&timeline(&play.trace())), [(What::Away, Source::Noted, "away, 20.00 s".to_owned())]);
+    assert_eq!(bands(&timeline(&play.trace())), [(BandCause::Away, Source::Noted, "away, 20.00 s".to_owned())]);
 }
 
 #[test]
@@ -125,7 +131,7 @@ fn what_is_missing_is_a_band_and_said_above() {
     let mut play = Play::new("a");
     play.deliver(7, 1, ("c", "s")).sleep(seconds(1)).lost(12);
     let timeline = timeline(&play.trace());
-    assert_eq!(bands(&timeline), [(What::Missing, Source::Noted, "12 inputs missing".to_owned())]);
+    assert_eq!(bands(&timeline), [(BandCause::Missing, Source::Noted, "12 inputs missing".to_owned())]);
     assert!(timeline.remarks.iter().any(|remark| remark.contains("12 inputs are missing")), "{:?}", timeline.remarks);
     assert_eq!(timeline.calls[0].marks, ["not told to its end"]);
     assert!(timeline.text().contains("the disk was full"));
@@ -138,7 +144,7 @@ fn a_job_that_is_not_told_further_is_not_lost_in_a_kill() {
     let job = serde_json::from_value(1.into()).expect("a job's id is a number");
     play.left_out(LeftOut { inputs: 0, jobs: vec![job], why: "too much".to_owned() });
     let drawn = timeline(&play.trace());
-    assert_eq!(bands(&drawn).iter().map(|(what, ..)| *what).collect::<Vec<_>>(), [What::Missing]);
+    assert_eq!(bands(&drawn).iter().map(|(what, ..)| *what).collect::<Vec<_>>(), [BandCause::Missing]);
 }
 
 #[test]
@@ -147,7 +153,7 @@ fn a_part_that_ends_with_jobs_under_way_is_one_that_died() {
     play.deliver(7, 1, ("c", "s")).deliver(8, 1, ("c", "t")).sleep(seconds(1));
     let trace = play.trace();
     let drawn = timeline(&trace);
-    assert_eq!(bands(&drawn), [(What::Killed, Source::Derived, "ends".to_owned())]);
+    assert_eq!(bands(&drawn), [(BandCause::Killed, Source::Derived, "ends".to_owned())]);
     assert!(drawn.text().contains("2 jobs under way: the process was killed, or still ran"));
 
     let mut cut_off = trace;
@@ -170,9 +176,9 @@ fn what_an_observer_notes_stands_where_it_belongs() {
     let observed = format!("{header}\n{notes}").into_bytes();
     for trace in [[observed.clone(), plain()].concat(), [plain(), observed].concat()] {
         let drawn = timeline(&trace);
-        assert_eq!(bands(&drawn), [(What::Away, Source::Noted, "away, 2.00 s".to_owned())]);
-        assert_eq!(labels(&drawn, |step| step.kind == Kind::Stored), ["+5 segments", "+12 segments"]);
-        assert_eq!(labels(&drawn, |step| step.kind == Kind::Remark), ["a kill", "starts"]);
+        assert_eq!(bands(&drawn), [(BandCause::Away, Source::Noted, "away, 2.00 s".to_owned())]);
+        assert_eq!(labels(&drawn, |step| step.kind == StepKind::Stored), ["+5 segments", "+12 segments"]);
+        assert_eq!(labels(&drawn, |step| step.kind == StepKind::Remark), ["a kill", "starts"]);
         assert_eq!(drawn.lanes[0].name, "transcriber");
         assert!(drawn.text().contains("\nA plain call, seen from outside.\n"), "{}", drawn.text());
     }
@@ -183,7 +189,7 @@ fn what_is_written_after_a_kill_was_noted_is_not_lost() {
     let mut play = Play::new("a");
     play.deliver(7, 1, ("c", "s")).note(Note::Killed).deliver(8, 1, ("c", "t"));
     let drawn = timeline(&play.trace());
-    assert_eq!(bands(&drawn), [(What::Killed, Source::Noted, "killed".to_owned())]);
+    assert_eq!(bands(&drawn), [(BandCause::Killed, Source::Noted, "killed".to_owned())]);
     assert_eq!(labels(&drawn, |step| step.label == "delivery").len(), 2);
 }
 
@@ -194,7 +200,7 @@ fn one_session_is_drawn_whole_and_alone() {
     let timeline = selected(&trace, &selection);
     assert_eq!(timeline.calls.iter().map(|call| call.name.to_string()).collect::<Vec<_>>(), ["c:s299"]);
     assert_eq!(timeline.remarks, [] as [&str; 0]);
-    assert_eq!(labels(&timeline, |step| step.kind == Kind::Answered).last(), Some(&"confirmed"));
+    assert_eq!(labels(&timeline, |step| step.kind == StepKind::Answered).last(), Some(&"confirmed"));
 
     let other = Selection { conversation_id: Some("d".to_owned()), ..selection };
     let nobody = selected(&trace, &other);
@@ -259,7 +265,7 @@ fn a_call_of_too_many_steps_says_what_is_not_drawn() {
         matches!(said.as_slice(), [one] if one.ends_with("steps in the middle of call #1 are not drawn")),
         "{said:?}"
     );
-    assert_eq!(labels(&drawn, |step| step.kind == Kind::Remark && step.label.ends_with("not drawn")).len(), 1);
+    assert_eq!(labels(&drawn, |step| step.kind == StepKind::Remark && step.label.ends_with("not drawn")).len(), 1);
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::{collections::BTreeMap, time::Duration};
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
-use super::{Call, Course, LOOK, MARGIN, RaceError, Runner, Told, ready, redelivered, start};
-use crate::leash::Leashed;
+use super::{Call, LOOK, LoadEnvironment, LoadTestError, MARGIN, Runner, SessionTimes, ready, redelivered, start};
+use crate::process_guard::GuardedProcess;
 
 /// Segments of a small call.
 const SMALL: usize = 12;
@@ -32,7 +32,7 @@ pub struct GiantRace {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GiantOutcome {
-    /// The race's name.
+    /// The load test's name.
     pub name: String,
     /// Small calls.
     pub sessions: usize,
@@ -71,53 +71,53 @@ impl GiantRace {
     /// # Errors
     ///
     /// A server does not start, or the processor ends or does not come to an end.
-    pub async fn run(&self, tell: &dyn Fn(&str)) -> Result<GiantOutcome, RaceError> {
+    pub async fn run(&self, tell: &dyn Fn(&str)) -> Result<GiantOutcome, LoadTestError> {
         let tell = |what: &str| tell(&format!("{}: {what}", self.name));
         tell("the servers start");
-        let course = Course::lay().await?;
-        let worker = start(&Runner::Product, &course, self.quiet, &[]).await?;
+        let environment = LoadEnvironment::start().await?;
+        let worker = start(&Runner::Product, &environment, self.quiet, &[]).await?;
         ready(&worker).await?;
         let mut ended = 0;
         // The first one warms up.
         for round in 0..=self.rounds {
-            let mut kinds = [Kind::Without, Kind::With];
+            let mut kinds = [RoundKind::Without, RoundKind::With];
             if !round.is_multiple_of(2) {
                 kinds.reverse();
             }
             for kind in kinds {
                 let calls = self.calls(kind, round);
                 tell(&format!("round {round} of {}, {kind:?} the giant call", self.rounds));
-                course.store(&calls).await?;
-                course.end(&calls).await?;
+                environment.store(&calls).await?;
+                environment.end(&calls).await?;
                 ended += calls.len();
-                all_announced(&course, &worker, ended).await?;
-                course.acknowledged().await?;
+                all_announced(&environment, &worker, ended).await?;
+                environment.acknowledged().await?;
             }
         }
-        let delivered = course.consumers().await?.iter().map(|info| info.delivered.consumer_sequence).sum();
-        let told = course.told().await?;
+        let delivered = environment.consumers().await?.iter().map(|info| info.delivered.consumer_sequence).sum();
+        let told = environment.told().await?;
         let rounds = 1..=self.rounds;
         Ok(GiantOutcome {
             name: self.name.clone(),
             sessions: self.sessions,
             segments: self.segments,
             quiet_seconds: self.quiet.as_secs_f64(),
-            without: rounds.clone().map(|round| of_small(&told, Kind::Without, round)).collect(),
-            with: rounds.clone().map(|round| of_small(&told, Kind::With, round)).collect(),
+            without: rounds.clone().map(|round| of_small(&told, RoundKind::Without, round)).collect(),
+            with: rounds.clone().map(|round| of_small(&told, RoundKind::With, round)).collect(),
             giant: rounds.filter_map(|round| Some(told.get(&giant(round))?.latency()?.as_secs_f64())).collect(),
             redelivered: redelivered(delivered, ended),
         })
     }
 
-    fn calls(&self, kind: Kind, round: usize) -> Vec<Call> {
+    fn calls(&self, kind: RoundKind, round: usize) -> Vec<Call> {
         let giant = Call { session: giant(round), segments: self.segments };
         let small = (0..self.sessions).map(|n| Call { session: format!("{}{n}", small(kind, round)), segments: SMALL });
-        (kind == Kind::With).then_some(giant).into_iter().chain(small).collect()
+        (kind == RoundKind::With).then_some(giant).into_iter().chain(small).collect()
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum RoundKind {
     Without,
     With,
 }
@@ -127,11 +127,11 @@ fn giant(round: usize) -> String {
 }
 
 /// What the ids of a round's small calls begin with.
-fn small(kind: Kind, round: usize) -> String {
+fn small(kind: RoundKind, round: usize) -> String {
     format!("{kind:?}-{round}-")
 }
 
-fn of_small(told: &BTreeMap<String, Told>, kind: Kind, round: usize) -> f64 {
+fn of_small(told: &BTreeMap<String, SessionTimes>, kind: RoundKind, round: usize) -> f64 {
     let begin = small(kind, round);
     let of_round = told.range(begin.clone()..).take_while(|(session, _)| session.starts_with(&begin));
     let latencies: Vec<f64> = of_round.filter_map(|(_, told)| told.latency()).map(|time| time.as_secs_f64()).collect();
@@ -149,11 +149,15 @@ pub fn median(all: &[f64]) -> f64 {
     f64::midpoint(*lower, *upper)
 }
 
-async fn all_announced(course: &Course, worker: &Leashed, wanted: usize) -> Result<(), RaceError> {
+async fn all_announced(
+    environment: &LoadEnvironment,
+    worker: &GuardedProcess,
+    wanted: usize,
+) -> Result<(), LoadTestError> {
     let announced = async {
-        while course.announced().await? < wanted as u64 {
+        while environment.announced().await? < wanted as u64 {
             if worker.exit().is_some() {
-                return Err(RaceError::from(format!("the processor ended; its log:\n{}", worker.log_tail())));
+                return Err(LoadTestError::from(format!("the processor ended; its log:\n{}", worker.log_tail())));
             }
             sleep(LOOK).await;
         }
@@ -185,12 +189,13 @@ mod tests {
 
     #[test]
     fn a_round_is_told_from_the_others() {
-        let at = |seconds: i128| Told { ended: Some(0), announced: Some(seconds * 1_000_000_000), notifications: 1 };
+        let at =
+            |seconds: i128| SessionTimes { ended: Some(0), announced: Some(seconds * 1_000_000_000), notifications: 1 };
         let told = BTreeMap::from([
             ("With-1-0".to_owned(), at(3)),
             ("With-10-0".to_owned(), at(50)),
             ("Without-1-0".to_owned(), at(70)),
         ]);
-        assert!((of_small(&told, Kind::With, 1) - 3.0).abs() < 1e-9);
+        assert!((of_small(&told, RoundKind::With, 1) - 3.0).abs() < 1e-9);
     }
 }

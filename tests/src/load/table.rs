@@ -1,4 +1,4 @@
-//! What came of all races: a table, the figures that matter, and JSON.
+//! What came of all load tests: a table, the figures that matter, and JSON.
 
 use std::fmt::{self, Write};
 
@@ -9,7 +9,7 @@ use super::{
     giant::{GiantOutcome, median},
 };
 
-/// The names of the races; those of peers are their own.
+/// The names of the load tests; those of peers are their own.
 pub mod name {
     /// The product, quiet period 0.
     pub const QUIET_0: &str = "quiet-0";
@@ -48,9 +48,9 @@ pub struct Table {
     pub mongod: String,
     /// The processor's settings that the environment gave it, as `NAME=value`.
     pub settings: Vec<String>,
-    /// The races, each as often as it was run.
-    pub races: Vec<Outcome>,
-    /// The races with a giant call.
+    /// The load tests, each as often as it was run.
+    pub load_tests: Vec<Outcome>,
+    /// The load tests with a giant call.
     pub giants: Vec<GiantOutcome>,
 }
 
@@ -100,8 +100,8 @@ impl Table {
     /// of this kind: the machine may be busy.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
-        let races = self.races.iter().flat_map(Outcome::problems);
-        races.chain(self.giants.iter().flat_map(GiantOutcome::problems)).collect()
+        let load_tests = self.load_tests.iter().flat_map(Outcome::problems);
+        load_tests.chain(self.giants.iter().flat_map(GiantOutcome::problems)).collect()
     }
 
     /// The figures of what was run, each of the median run.
@@ -121,9 +121,9 @@ impl Table {
             let what = "commands to MongoDB a session at quiet period 0".to_owned();
             figure(what, own.commands_per_session(), Goal::AtMost(0.2));
         }
-        for (race, seconds) in [(name::BURST, 5.0), (name::SMALL_BURST, 1.0)] {
-            if let Some(burst) = self.median_run(race) {
-                let what = format!("{race}: seconds from the last end, less settling, to the last notification");
+        for (load_test, seconds) in [(name::BURST, 5.0), (name::SMALL_BURST, 1.0)] {
+            if let Some(burst) = self.median_run(load_test) {
+                let what = format!("{load_test}: seconds from the last end, less settling, to the last notification");
                 figure(what, burst.beyond_settling_seconds, Goal::AtMost(seconds));
             }
         }
@@ -159,7 +159,7 @@ impl Table {
         if !self.settings.is_empty() {
             writeln!(page, "The processor was given {}.\n", self.settings.join(", "))?;
         }
-        if !self.races.is_empty() {
+        if !self.load_tests.is_empty() {
             self.write_races(page)?;
         }
         self.write_waiting(page)?;
@@ -177,7 +177,7 @@ impl Table {
 
     fn write_races(&self, page: &mut String) -> fmt::Result {
         page.push_str(
-            "| race | instances | sessions | quiet period | sessions/s | last notification, less settling | latency: median, \
+            "| load test | instances | sessions | quiet period | sessions/s | last notification, less settling | latency: median, \
              99 %, most | redelivered | commands a session | CPU s: worker, mongod, nats-server | CPU ms a session, all | MiB at the peak |\n\
              |---|---|---|---|---|---|---|---|---|---|---|---|\n",
         );
@@ -215,7 +215,7 @@ impl Table {
     }
 
     fn write_waiting(&self, page: &mut String) -> fmt::Result {
-        for run in &self.races {
+        for run in &self.load_tests {
             let Some(waiting) = run.waiting else { continue };
             let bytes = (waiting.resident_mib - run.idle_mib) * f64::from(1 << 20) / run.sessions as f64;
             writeln!(
@@ -267,10 +267,10 @@ impl Table {
 
     fn by_name(&self) -> Vec<(&str, Vec<&Outcome>)> {
         let mut names: Vec<(&str, Vec<&Outcome>)> = vec![];
-        for race in &self.races {
-            match names.iter_mut().find(|(name, _)| *name == race.name) {
-                Some((_, runs)) => runs.push(race),
-                None => names.push((&race.name, vec![race])),
+        for load_test in &self.load_tests {
+            match names.iter_mut().find(|(name, _)| *name == load_test.name) {
+                Some((_, runs)) => runs.push(load_test),
+                None => names.push((&load_test.name, vec![load_test])),
             }
         }
         names
@@ -278,7 +278,7 @@ impl Table {
 
     /// The run of that name with the median rate; of an even number the slower one.
     fn median_run(&self, name: &str) -> Option<&Outcome> {
-        let mut runs: Vec<&Outcome> = self.races.iter().filter(|race| race.name == name).collect();
+        let mut runs: Vec<&Outcome> = self.load_tests.iter().filter(|load_test| load_test.name == name).collect();
         runs.sort_by(|a, b| a.per_second.total_cmp(&b.per_second));
         runs.get(runs.len().saturating_sub(1) / 2).copied()
     }
@@ -320,16 +320,17 @@ mod tests {
         }
     }
 
-    fn table(races: Vec<Outcome>) -> Table {
+    fn table(load_tests: Vec<Outcome>) -> Table {
         let machine = Machine { cores: 2, cpu: "a CPU".into(), memory_mib: 4096, system: "linux 6".into() };
         let (date, nats_server, mongod) = ("2026-01-31".into(), "2".into(), "8".into());
-        Table { date, machine, nats_server, mongod, settings: vec![], races, giants: vec![] }
+        Table { date, machine, nats_server, mongod, settings: vec![], load_tests, giants: vec![] }
     }
 
     #[test]
     fn figures_are_of_the_median_runs() {
-        let races = [("quiet-0", 600.0), ("ceiling", 1000.0), ("loop", 200.0), ("quiet-0", 900.0), ("quiet-0", 700.0)];
-        let table = table(races.map(|(name, rate)| outcome(name, rate)).into());
+        let load_tests =
+            [("quiet-0", 600.0), ("ceiling", 1000.0), ("loop", 200.0), ("quiet-0", 900.0), ("quiet-0", 700.0)];
+        let table = table(load_tests.map(|(name, rate)| outcome(name, rate)).into());
         let figures: Vec<_> = table.figures().iter().map(|figure| (figure.value, figure.is_reached())).collect();
         let expected = [(3.5, false), (0.7, true), (0.15, true)];
         for ((value, reached), (wanted, should)) in figures.iter().zip(expected) {

@@ -1,4 +1,4 @@
-//! A course: servers of their own, calls that have ended on them, and what the stream says of each.
+//! An environment: servers of their own, calls that have ended on them, and what the stream says of each.
 //!
 //! All times are those at which the server stored the messages, so that nothing is measured by somebody who is busy himself.
 
@@ -17,8 +17,8 @@ use transcript_core::{
     summary::Segment,
 };
 
-use super::RaceError;
-use crate::{wait::wait_until, world::World};
+use super::LoadTestError;
+use crate::{wait::wait_until, world::TestWorld};
 
 /// The words that are spoken.
 const WORDS: [&str; 21] = [
@@ -29,10 +29,10 @@ const WORDS: [&str; 21] = [
 const INSERTED: usize = 5_000;
 /// Ends of which the stream has not yet said that it has them.
 const PUBLISHED: usize = 1_000;
-/// The harness's mongod is small, for tests. A server that is raced on has the cache and the oplog that one needs.
+/// The harness's mongod is small, for tests. A server that is load-tested has the cache and the oplog that one needs.
 const CACHE: &str = "cache_size=1GB";
 const OPLOG_MEGABYTES: f64 = 990.0;
-/// How long anything on the way to a race may take.
+/// How long anything on the way to a load test may take.
 const WITHIN: Duration = Duration::from_secs(60);
 
 /// A call to be stored and ended.
@@ -46,14 +46,14 @@ pub struct Call {
 
 /// Servers of their own.
 #[derive(Debug)]
-pub struct Course {
+pub struct LoadEnvironment {
     /// Both servers.
-    pub world: World,
+    pub world: TestWorld,
 }
 
 /// What the stream says of one session.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct SessionTimes {
     /// When the end was stored, in nanoseconds since the Unix epoch.
     pub ended: Option<i128>,
     /// When the first notification was.
@@ -62,7 +62,7 @@ pub struct Told {
     pub notifications: usize,
 }
 
-impl Told {
+impl SessionTimes {
     /// From the end to the notification.
     #[must_use]
     pub fn latency(&self) -> Option<Duration> {
@@ -80,14 +80,14 @@ pub struct Stored {
     pub incomplete: u64,
 }
 
-impl Course {
+impl LoadEnvironment {
     /// New servers, with everything that the processor sets up on them.
     ///
     /// # Errors
     ///
     /// A server does not start or refuses something.
-    pub async fn lay() -> Result<Self, RaceError> {
-        let world = World::start_with_own_mongod().await?;
+    pub async fn start() -> Result<Self, LoadTestError> {
+        let world = TestWorld::start_with_own_mongod().await?;
         let admin = world.database().client().database("admin");
         admin.run_command(doc! { "setParameter": 1, "wiredTigerEngineRuntimeConfig": CACHE }).await?;
         admin.run_command(doc! { "replSetResizeOplog": 1, "size": OPLOG_MEGABYTES }).await?;
@@ -100,7 +100,7 @@ impl Course {
     /// # Errors
     ///
     /// mongod does not answer.
-    pub async fn versions(&self) -> Result<(String, String), RaceError> {
+    pub async fn versions(&self) -> Result<(String, String), LoadTestError> {
         let mongod = self.world.database().run_command(doc! { "buildInfo": 1 }).await?;
         Ok((self.world.client.server_info().version, mongod.get_str("version")?.to_owned()))
     }
@@ -110,7 +110,7 @@ impl Course {
     /// # Errors
     ///
     /// The server refuses it.
-    pub async fn remove_consumer(&self) -> Result<(), RaceError> {
+    pub async fn remove_consumer(&self) -> Result<(), LoadTestError> {
         self.stream().await?.delete_consumer(CONSUMER).await?;
         Ok(())
     }
@@ -120,7 +120,7 @@ impl Course {
     /// # Errors
     ///
     /// The store refuses one.
-    pub async fn store(&self, calls: &[Call]) -> Result<(), RaceError> {
+    pub async fn store(&self, calls: &[Call]) -> Result<(), LoadTestError> {
         let segments = self.world.segments();
         let all = calls.iter().flat_map(|call| (0..call.segments).map(|index| document(&call.session, index)));
         let batches = stream::iter(all).chunks(INSERTED);
@@ -133,13 +133,13 @@ impl Course {
     /// # Errors
     ///
     /// The stream does not take one.
-    pub async fn end(&self, calls: &[Call]) -> Result<(), RaceError> {
+    pub async fn end(&self, calls: &[Call]) -> Result<(), LoadTestError> {
         let published = stream::iter(calls).map(|call| async move {
             let payload = json!({
                 "conversationId": conversation(&call.session), "sessionId": call.session, "publishedSegments": call.segments,
             });
             let sent = self.world.jetstream.publish(SESSION_ENDED_SUBJECT, payload.to_string().into()).await?;
-            sent.await.map(drop).map_err(RaceError::from)
+            sent.await.map(drop).map_err(LoadTestError::from)
         });
         published.buffer_unordered(PUBLISHED).try_collect().await
     }
@@ -149,7 +149,7 @@ impl Course {
     /// # Errors
     ///
     /// The server does not answer.
-    pub async fn announced(&self) -> Result<u64, RaceError> {
+    pub async fn announced(&self) -> Result<u64, LoadTestError> {
         let subject = format!("STREAM.INFO.{TRANSCRIPTION_STREAM}");
         let asked = json!({ "subjects_filter": PROCESSED_SUBJECT });
         let info: Value = self.world.jetstream.request(subject, &asked).await?;
@@ -161,7 +161,7 @@ impl Course {
     /// # Errors
     ///
     /// The server does not answer.
-    pub async fn consumers(&self) -> Result<Vec<jetstream::consumer::Info>, RaceError> {
+    pub async fn consumers(&self) -> Result<Vec<jetstream::consumer::Info>, LoadTestError> {
         let all: Vec<jetstream::consumer::Info> = self.stream().await?.consumers().try_collect().await?;
         Ok(all.into_iter().filter(|consumer| consumer.config.filter_subject == SESSION_ENDED_SUBJECT).collect())
     }
@@ -171,7 +171,7 @@ impl Course {
     /// # Errors
     ///
     /// One was not in time.
-    pub async fn acknowledged(&self) -> Result<(), RaceError> {
+    pub async fn acknowledged(&self) -> Result<(), LoadTestError> {
         wait_until("all ends are acknowledged", WITHIN, || async {
             let consumers = self.consumers().await.map_err(|error| error.to_string())?;
             let left: u64 =
@@ -187,7 +187,7 @@ impl Course {
     /// # Errors
     ///
     /// It cannot be read.
-    pub async fn told(&self) -> Result<BTreeMap<String, Told>, RaceError> {
+    pub async fn told(&self) -> Result<BTreeMap<String, SessionTimes>, LoadTestError> {
         let stream = self.stream().await?;
         let config = OrderedConfig {
             filter_subjects: vec![SESSION_ENDED_SUBJECT.to_owned(), PROCESSED_SUBJECT.to_owned()],
@@ -196,7 +196,7 @@ impl Course {
         let mut consumer = stream.create_consumer(config).await?;
         let mut left = consumer.info().await?.num_pending;
         let mut messages = consumer.messages().await?;
-        let mut told: BTreeMap<String, Told> = BTreeMap::new();
+        let mut told: BTreeMap<String, SessionTimes> = BTreeMap::new();
         while left > 0 {
             let message = messages.try_next().await?.ok_or("the stream's messages ended early")?;
             let info = message.info().map_err(|error| error.to_string())?;
@@ -219,7 +219,7 @@ impl Course {
     /// # Errors
     ///
     /// The store does not answer.
-    pub async fn stored(&self, except: char) -> Result<Stored, RaceError> {
+    pub async fn stored(&self, except: char) -> Result<Stored, LoadTestError> {
         let summaries: Collection<Document> = self.world.database().collection(SUMMARIES_COLLECTION);
         let counted = doc! { "$not": { "$regex": format!("^c-{except}") } };
         Ok(Stored {
@@ -228,7 +228,7 @@ impl Course {
         })
     }
 
-    async fn stream(&self) -> Result<jetstream::stream::Stream, RaceError> {
+    async fn stream(&self) -> Result<jetstream::stream::Stream, LoadTestError> {
         Ok(self.world.jetstream.get_stream(TRANSCRIPTION_STREAM).await?)
     }
 }

@@ -1,11 +1,11 @@
-//! Races: how fast ended calls are worked off, by this processor, by others, and by the bare commands, on real servers that
-//! are started for each race.
+//! Load tests: how fast ended calls are worked off, by this processor, by others, and by the bare commands, on real servers that
+//! are started for each load test.
 //!
 //! Segments are stored first, then the worker is started and warmed up, then all calls end at once. The clock is the server's:
 //! from the first end that was stored to the last notification that was.
 
 pub mod ceiling;
-mod course;
+mod environment;
 pub mod giant;
 pub mod table;
 mod usage;
@@ -17,32 +17,32 @@ use tokio::time::sleep;
 use transcript_core::contract::CONSUMER;
 
 pub use self::{
-    course::{Call, Course, Told},
+    environment::{Call, LoadEnvironment, SessionTimes},
     usage::{Commands, Machine, Usage},
 };
 use crate::{
     cargo::{self, Version},
-    leash::{self, Launch, Leashed},
+    process_guard::{self, GuardedProcess, Launch},
     wait::wait_until,
 };
 
-/// Whatever a race can fail with.
-pub type RaceError = Box<dyn std::error::Error + Send + Sync>;
+/// Whatever a load test can fail with.
+pub type LoadTestError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Calls by which a worker is warmed up.
 const WARM_UP: usize = 200;
 /// What all sessions of the warm-up begin with, and no other.
 const WARM: char = 'w';
-/// How often it is looked how far a race is. The result does not depend on it.
+/// How often it is looked how far a load test is. The result does not depend on it.
 const LOOK: Duration = Duration::from_millis(50);
 /// How long anything may take beyond the times that it must take.
 const MARGIN: Duration = Duration::from_secs(60);
 /// What a slow worker may take for a call.
 const SLOW: Duration = Duration::from_millis(50);
 
-/// One race.
+/// One load test.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Race {
+pub struct LoadTest {
     /// What it is called in the table.
     pub name: String,
     /// Who runs.
@@ -73,11 +73,11 @@ pub enum Runner {
     Peer(String),
 }
 
-/// What came of a race.
+/// What came of a load test.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Outcome {
-    /// The race's name.
+    /// The load test's name.
     pub name: String,
     /// Whether it was the product that ran.
     pub product: bool,
@@ -161,8 +161,8 @@ impl Outcome {
     }
 }
 
-impl Race {
-    /// A race of the product over calls of 12 segments.
+impl LoadTest {
+    /// A load test of the product over calls of 12 segments.
     #[must_use]
     pub fn of_product(name: &str, sessions: usize, quiet: Duration) -> Self {
         Self {
@@ -182,12 +182,12 @@ impl Race {
     /// # Errors
     ///
     /// A server does not start, or the worker ends or does not come to an end.
-    pub async fn run(&self, tell: &dyn Fn(&str)) -> Result<Outcome, RaceError> {
+    pub async fn run(&self, tell: &dyn Fn(&str)) -> Result<Outcome, LoadTestError> {
         let tell = |what: &str| tell(&format!("{}: {what}", self.name));
         tell("the servers start");
-        let course = Course::lay().await?;
+        let environment = LoadEnvironment::start().await?;
         if self.runner != Runner::Product {
-            course.remove_consumer().await?;
+            environment.remove_consumer().await?;
         }
         // Warming up takes a settling of its own; where calls are watched while they settle, speed is not what is measured.
         let warm_up = if self.watched.is_some() { 0 } else { WARM_UP };
@@ -196,46 +196,46 @@ impl Race {
         };
         let (warm, all) = (calls(WARM, warm_up), calls('s', self.sessions));
         tell("segments are stored");
-        course.store(&warm).await?;
-        course.store(&all).await?;
-        let workers = self.start(&course).await?;
+        environment.store(&warm).await?;
+        environment.store(&all).await?;
+        let workers = self.start(&environment).await?;
         tell("the worker warms up");
-        course.end(&warm).await?;
-        self.all_announced(&course, &workers, warm.len(), &tell).await?;
-        course.acknowledged().await?;
+        environment.end(&warm).await?;
+        self.all_announced(&environment, &workers, warm.len(), &tell).await?;
+        environment.acknowledged().await?;
 
-        let idle = Readings::take(&course, &workers).await?;
+        let idle = Readings::take(&environment, &workers).await?;
         tell("all calls end");
-        course.end(&all).await?;
+        environment.end(&all).await?;
         let waiting = match self.watched {
-            Some(watched) => Some(self.watch(&course, &workers, watched, &tell).await?),
+            Some(watched) => Some(self.watch(&environment, &workers, watched, &tell).await?),
             None => None,
         };
-        self.all_announced(&course, &workers, warm.len() + all.len(), &tell).await?;
-        course.acknowledged().await?;
-        let done = Readings::take(&course, &workers).await?;
-        let delivered = course.consumers().await?.iter().map(|info| info.delivered.consumer_sequence).sum();
+        self.all_announced(&environment, &workers, warm.len() + all.len(), &tell).await?;
+        environment.acknowledged().await?;
+        let done = Readings::take(&environment, &workers).await?;
+        let delivered = environment.consumers().await?.iter().map(|info| info.delivered.consumer_sequence).sum();
         drop(workers);
         tell("the stream is read");
-        self.outcome(&course, &idle, &done, redelivered(delivered, warm.len() + all.len()), waiting).await
+        self.outcome(&environment, &idle, &done, redelivered(delivered, warm.len() + all.len()), waiting).await
     }
 
     async fn outcome(
         &self,
-        course: &Course,
+        environment: &LoadEnvironment,
         idle: &Readings,
         done: &Readings,
         redelivered: i64,
         waiting: Option<Waiting>,
-    ) -> Result<Outcome, RaceError> {
-        let mut told = course.told().await?;
+    ) -> Result<Outcome, LoadTestError> {
+        let mut told = environment.told().await?;
         told.retain(|session, _| !session.starts_with(WARM));
         let first_end = told.values().filter_map(|told| told.ended).min().ok_or("no end was stored")?;
         let last_end = told.values().filter_map(|told| told.ended).max().ok_or("no end was stored")?;
         let last = told.values().filter_map(|told| told.announced).max().ok_or("nothing was announced")?;
         let seconds = (last - first_end) as f64 / 1e9;
-        let latencies = told.values().filter_map(Told::latency).collect();
-        let stored = course.stored(WARM).await?;
+        let latencies = told.values().filter_map(SessionTimes::latency).collect();
+        let stored = environment.stored(WARM).await?;
         Ok(Outcome {
             name: self.name.clone(),
             product: self.runner == Runner::Product,
@@ -259,10 +259,10 @@ impl Race {
         })
     }
 
-    async fn start(&self, course: &Course) -> Result<Vec<Leashed>, RaceError> {
+    async fn start(&self, environment: &LoadEnvironment) -> Result<Vec<GuardedProcess>, LoadTestError> {
         let mut workers = vec![];
         for _ in 0..self.instances {
-            workers.push(start(&self.runner, course, self.quiet, &self.arguments).await?);
+            workers.push(start(&self.runner, environment, self.quiet, &self.arguments).await?);
         }
         if self.runner == Runner::Product {
             for worker in &workers {
@@ -274,20 +274,20 @@ impl Race {
 
     async fn all_announced(
         &self,
-        course: &Course,
-        workers: &[Leashed],
+        environment: &LoadEnvironment,
+        workers: &[GuardedProcess],
         wanted: usize,
         tell: &dyn Fn(&str),
-    ) -> Result<(), RaceError> {
+    ) -> Result<(), LoadTestError> {
         let within = MARGIN + 12 * self.quiet + SLOW * u32::try_from(wanted).unwrap_or(u32::MAX);
         let announced = async {
             loop {
-                let announced = course.announced().await?;
+                let announced = environment.announced().await?;
                 if announced >= wanted as u64 {
                     return Ok(());
                 }
                 if let Some(worker) = workers.iter().find(|worker| worker.exit().is_some()) {
-                    return Err(RaceError::from(format!("the worker ended; its log:\n{}", worker.log_tail())));
+                    return Err(LoadTestError::from(format!("the worker ended; its log:\n{}", worker.log_tail())));
                 }
                 tell(&format!("{announced} of {wanted} are announced"));
                 sleep(LOOK).await;
@@ -300,20 +300,20 @@ impl Race {
     /// Waits until all calls are in hand, lets time pass, and looks at what became of them.
     async fn watch(
         &self,
-        course: &Course,
-        workers: &[Leashed],
+        environment: &LoadEnvironment,
+        workers: &[GuardedProcess],
         watched: Duration,
         tell: &dyn Fn(&str),
-    ) -> Result<Waiting, RaceError> {
+    ) -> Result<Waiting, LoadTestError> {
         let delivered = || async {
-            let info = course.world.consumer().await.map_err(|error| error.to_string())?;
+            let info = environment.world.consumer().await.map_err(|error| error.to_string())?;
             let (delivered, left) = (info.delivered.consumer_sequence, info.num_pending);
             if left == 0 { Ok(()) } else { Err(format!("{delivered} are delivered, {left} are not")) }
         };
         wait_until("all calls are in hand", MARGIN, delivered).await?;
         tell(&format!("all calls are in hand, and left alone for {watched:?}"));
         sleep(watched).await;
-        let info = course.world.consumer().await?;
+        let info = environment.world.consumer().await?;
         Ok(Waiting {
             seconds: watched.as_secs_f64(),
             unacknowledged: info.num_ack_pending,
@@ -323,17 +323,17 @@ impl Race {
     }
 }
 
-/// Starts a worker on the course.
+/// Starts a worker in the environment.
 ///
 /// # Errors
 ///
 /// It cannot be built or started.
 pub(crate) async fn start(
     runner: &Runner,
-    course: &Course,
+    environment: &LoadEnvironment,
     quiet: Duration,
     arguments: &[String],
-) -> Result<Leashed, RaceError> {
+) -> Result<GuardedProcess, LoadTestError> {
     let (program, own) = match runner {
         Runner::Product => {
             let quiet = format!("--quiet-period={}us", quiet.as_micros());
@@ -342,14 +342,14 @@ pub(crate) async fn start(
         Runner::Ceiling(argument) => (env::current_exe()?, vec![(*argument).to_owned()]),
         Runner::Peer(line) => ("sh".into(), vec!["-c".to_owned(), format!("exec {line}")]),
     };
-    let temporary = leash::directory("race")?;
+    let temporary = process_guard::directory("load-test")?;
     let variables = [
-        ("NATS_URL", course.world.nats.url()),
-        ("MONGODB_URI", course.world.mongodb_uri().to_owned()),
-        ("MONGODB_DATABASE", course.world.database().name().to_owned()),
+        ("NATS_URL", environment.world.nats.url()),
+        ("MONGODB_URI", environment.world.mongodb_uri().to_owned()),
+        ("MONGODB_DATABASE", environment.world.database().name().to_owned()),
         ("QUIET", quiet.as_secs_f64().to_string()),
     ];
-    let started = Leashed::start(Launch {
+    let started = GuardedProcess::start(Launch {
         program,
         arguments: own.iter().chain(arguments).map(OsString::from).collect(),
         environment: variables.map(|(name, value)| (name.into(), value.into())).into(),
@@ -358,13 +358,13 @@ pub(crate) async fn start(
         log: temporary.path().join("log"),
     })
     .await?;
-    // The leash removes it.
+    // The guard removes it.
     let _directory = temporary.keep();
     Ok(started)
 }
 
 /// Waits until a processor takes calls.
-pub(crate) async fn ready(worker: &Leashed) -> Result<(), RaceError> {
+pub(crate) async fn ready(worker: &GuardedProcess) -> Result<(), LoadTestError> {
     let says_so = || async { if worker.log().contains(" ready ") { Ok(()) } else { Err(worker.log_tail()) } };
     Ok(wait_until("the processor is ready", MARGIN, says_so).await?)
 }
@@ -377,17 +377,17 @@ struct Readings {
 }
 
 impl Readings {
-    async fn take(course: &Course, workers: &[Leashed]) -> Result<Self, RaceError> {
-        let mongod = course.world.database().run_command(mongodb::bson::doc! { "serverStatus": 1 }).await?;
+    async fn take(environment: &LoadEnvironment, workers: &[GuardedProcess]) -> Result<Self, LoadTestError> {
+        let mongod = environment.world.database().run_command(mongodb::bson::doc! { "serverStatus": 1 }).await?;
         let mongod = u32::try_from(mongod.get_i64("pid")?)?;
         Ok(Self {
-            usage: [usage(workers)?, Usage::of(mongod)?, Usage::of(course.world.nats.process().pid())?],
-            commands: Commands::of(course.world.database()).await?,
+            usage: [usage(workers)?, Usage::of(mongod)?, Usage::of(environment.world.nats.process().pid())?],
+            commands: Commands::of(environment.world.database()).await?,
         })
     }
 }
 
-fn usage(workers: &[Leashed]) -> Result<Usage, RaceError> {
+fn usage(workers: &[GuardedProcess]) -> Result<Usage, LoadTestError> {
     workers.iter().try_fold(Usage::default(), |all, worker| Ok(all.and(Usage::of(worker.pid())?)))
 }
 

@@ -17,7 +17,7 @@ use crate::{
 
 /// Something that happened.
 #[derive(Debug)]
-pub(crate) enum Seen<'a> {
+pub(crate) enum Observation<'a> {
     /// A processor started; each of its jobs owes a heartbeat that often.
     Started { processor: usize, heartbeat: Duration },
     /// A processor is no more: killed, or drained and gone.
@@ -69,7 +69,7 @@ pub(crate) enum Seen<'a> {
     /// The broker will not deliver a message again.
     GivenUp { sequence: u64 },
     /// The broker told a processor that it will not.
-    Told { processor: usize, sequence: u64, fate: Fate },
+    AdvisoryReceiver { processor: usize, sequence: u64, fate: Fate },
     /// A processor's core heard that it will not.
     Heard { processor: usize, sequence: u64 },
     /// A processor's core heard that a summary is stale.
@@ -101,7 +101,7 @@ pub(crate) enum Ending {
     Drained,
 }
 
-impl fmt::Display for Seen<'_> {
+impl fmt::Display for Observation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Started { processor, .. } => write!(f, "processor {processor}: started"),
@@ -171,7 +171,7 @@ impl fmt::Display for Seen<'_> {
             }
             Self::AckArrived { sequence, body } => write!(f, "broker: {body:?} for {sequence}"),
             Self::GivenUp { sequence } => write!(f, "broker: {sequence} is given up"),
-            Self::Told { processor, sequence, fate } => {
+            Self::AdvisoryReceiver { processor, sequence, fate } => {
                 write!(f, "broker: tells processor {processor} that {sequence} is given up, {fate:?}")
             }
             Self::Heard { processor, sequence } => {

@@ -5,14 +5,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::{
-    leash::Exit,
+    process_guard::Exit,
     processor::{Processor, ProcessorCommand, ProcessorError},
     wait::{NotReached, wait_until},
 };
 
 /// One processor, over all its lives.
 #[derive(Debug)]
-pub struct Supervisor {
+pub struct RestartedProcessor {
     command: ProcessorCommand,
     processor: Option<Processor>,
     /// What the lives before this one wrote to their logs.
@@ -33,8 +33,8 @@ pub enum Step {
     Ended(Exit),
 }
 
-impl Supervisor {
-    /// A supervisor of runs of `command`, none of which is started yet.
+impl RestartedProcessor {
+    /// Runs of `command`, none of which is started yet.
     #[must_use]
     pub fn new(command: ProcessorCommand) -> Self {
         Self { command, processor: None, past: String::new(), steps: Vec::new() }

@@ -23,16 +23,16 @@ use crate::cargo::{self, BuildError};
 /// How much of a log an error shows, in lines.
 const TAIL_LINES: usize = 25;
 
-/// A process under a supervising one (`bin/leash.rs`), which kills it and removes its directory when this handle is dropped,
+/// A process under a guarding one (`bin/process_guard.rs`), which kills it and removes its directory when this handle is dropped,
 /// when the test panics, and when the test process itself is killed.
 ///
-/// Signals go to the process itself, not to its supervisor.
+/// Signals go to the process itself, not to its guard.
 #[derive(Debug)]
-pub struct Leashed {
+pub struct GuardedProcess {
     name: String,
     pid: Pid,
     state: watch::Receiver<State>,
-    supervisor: Child,
+    guard: Child,
     hold: Option<ChildStdin>,
     log: PathBuf,
 }
@@ -79,12 +79,12 @@ impl fmt::Display for Exit {
     }
 }
 
-impl Leashed {
-    pub(crate) async fn start(launch: Launch) -> Result<Self, LeashError> {
+impl GuardedProcess {
+    pub(crate) async fn start(launch: Launch) -> Result<Self, ProcessGuardError> {
         let name = launch.program.file_name().unwrap_or(launch.program.as_os_str()).to_string_lossy().into_owned();
-        let failed = |source| LeashError::Start { name: name.clone(), source };
+        let failed = |source| ProcessGuardError::Start { name: name.clone(), source };
         let log = File::options().create(true).append(true).open(&launch.log).map_err(failed)?;
-        let mut supervisor = Command::new(cargo::leash().await?)
+        let mut guard = Command::new(cargo::process_guard().await?)
             .arg(&launch.directory)
             .arg(&launch.output)
             .arg(&launch.program)
@@ -95,8 +95,8 @@ impl Leashed {
             .stderr(log)
             .spawn()
             .map_err(failed)?;
-        let hold = supervisor.stdin.take();
-        let mut news = BufReader::new(supervisor.stdout.take().expect("the standard output is piped"));
+        let hold = guard.stdin.take();
+        let mut news = BufReader::new(guard.stdout.take().expect("the standard output is piped"));
         let pid = match read_news(&mut news).map_err(failed)? {
             News::Started(pid) => Pid::from_raw(pid),
             News::Failed(reason) => return Err(failed(io::Error::other(reason))),
@@ -108,7 +108,7 @@ impl Leashed {
                 changed.send_replace(state);
             }
         });
-        Ok(Self { name, pid, state, supervisor, hold, log: launch.log })
+        Ok(Self { name, pid, state, guard, hold, log: launch.log })
     }
 
     /// The process id.
@@ -130,8 +130,8 @@ impl Leashed {
     ///
     /// # Errors
     ///
-    /// The supervisor was killed, so nobody knows.
-    pub async fn ended(&self) -> Result<Exit, LeashError> {
+    /// The guard was killed, so nobody knows.
+    pub async fn ended(&self) -> Result<Exit, ProcessGuardError> {
         loop {
             if let State::Ended(exit) = self.reaches(|state| matches!(state, State::Ended(_))).await? {
                 return Ok(exit);
@@ -144,7 +144,7 @@ impl Leashed {
     /// # Errors
     ///
     /// See [`Self::ended`].
-    pub async fn kill(&self) -> Result<Exit, LeashError> {
+    pub async fn kill(&self) -> Result<Exit, ProcessGuardError> {
         self.signal_and_wait(Signal::SIGKILL).await
     }
 
@@ -153,7 +153,7 @@ impl Leashed {
     /// # Errors
     ///
     /// See [`Self::ended`].
-    pub async fn terminate(&self) -> Result<Exit, LeashError> {
+    pub async fn terminate(&self) -> Result<Exit, ProcessGuardError> {
         self.signal_and_wait(Signal::SIGTERM).await
     }
 
@@ -162,12 +162,12 @@ impl Leashed {
     /// # Errors
     ///
     /// It has ended.
-    pub fn ask_to_end(&self) -> Result<(), LeashError> {
+    pub fn ask_to_end(&self) -> Result<(), ProcessGuardError> {
         self.signal(Signal::SIGTERM)
     }
 
     /// Has it read its configuration again (`SIGHUP`).
-    pub(crate) fn reload(&self) -> Result<(), LeashError> {
+    pub(crate) fn reload(&self) -> Result<(), ProcessGuardError> {
         self.signal(Signal::SIGHUP)
     }
 
@@ -176,7 +176,7 @@ impl Leashed {
     /// # Errors
     ///
     /// It has ended.
-    pub async fn freeze(&self) -> Result<(), LeashError> {
+    pub async fn freeze(&self) -> Result<(), ProcessGuardError> {
         self.signal(Signal::SIGSTOP)?;
         self.reaches(|state| *state != State::Running).await.map(|_| ())
     }
@@ -186,7 +186,7 @@ impl Leashed {
     /// # Errors
     ///
     /// It has ended.
-    pub async fn thaw(&self) -> Result<(), LeashError> {
+    pub async fn thaw(&self) -> Result<(), ProcessGuardError> {
         self.signal(Signal::SIGCONT)?;
         self.reaches(|state| *state != State::Stopped).await.map(|_| ())
     }
@@ -205,54 +205,54 @@ impl Leashed {
         lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
     }
 
-    /// Ends it but leaves its directory, which another leash now holds.
+    /// Ends it but leaves its directory, which another guard now holds.
     pub(crate) fn hand_over(mut self) {
         if let Some(hold) = &mut self.hold {
-            // An error says that the supervisor is gone, and then it removes nothing either.
+            // An error says that the guard is gone, and then it removes nothing either.
             hold.write_all(b"keep").ok();
         }
     }
 
-    async fn reaches(&self, wanted: impl FnMut(&State) -> bool) -> Result<State, LeashError> {
+    async fn reaches(&self, wanted: impl FnMut(&State) -> bool) -> Result<State, ProcessGuardError> {
         let mut state = self.state.clone();
         let reached = state.wait_for(wanted).await.map(|state| *state);
-        reached.map_err(|_| LeashError::Lost { name: self.name.clone() })
+        reached.map_err(|_| ProcessGuardError::Lost { name: self.name.clone() })
     }
 
-    async fn signal_and_wait(&self, signal: Signal) -> Result<Exit, LeashError> {
+    async fn signal_and_wait(&self, signal: Signal) -> Result<Exit, ProcessGuardError> {
         match self.signal(signal) {
-            Ok(()) | Err(LeashError::Ended { .. }) => self.ended().await,
+            Ok(()) | Err(ProcessGuardError::Ended { .. }) => self.ended().await,
             Err(error) => Err(error),
         }
     }
 
-    fn signal(&self, signal: Signal) -> Result<(), LeashError> {
+    fn signal(&self, signal: Signal) -> Result<(), ProcessGuardError> {
         if let Some(exit) = self.exit() {
-            return Err(LeashError::Ended { name: self.name.clone(), exit });
+            return Err(ProcessGuardError::Ended { name: self.name.clone(), exit });
         }
         match kill(self.pid, signal) {
             // It ended an instant ago and the news is on its way.
             Ok(()) | Err(nix::errno::Errno::ESRCH) => Ok(()),
-            Err(error) => Err(LeashError::Signal { name: self.name.clone(), signal, source: error.into() }),
+            Err(error) => Err(ProcessGuardError::Signal { name: self.name.clone(), signal, source: error.into() }),
         }
     }
 }
 
-impl Drop for Leashed {
+impl Drop for GuardedProcess {
     fn drop(&mut self) {
         if thread::panicking() {
             eprintln!("--- the end of the log of {} (pid {}):\n{}\n---", self.name, self.pid, self.log_tail());
         }
         drop(self.hold.take());
         // The wait is what makes a dropped server a dead one; an error says that there is nothing to wait for.
-        self.supervisor.wait().ok();
+        self.guard.wait().ok();
     }
 }
 
 /// Why a process could not be started, reached or followed.
 #[derive(Debug, Error)]
-pub enum LeashError {
-    /// The supervisor is not there and could not be built.
+pub enum ProcessGuardError {
+    /// The guard is not there and could not be built.
     #[error(transparent)]
     Build(#[from] BuildError),
     /// The process could not be started.
@@ -281,15 +281,15 @@ pub enum LeashError {
         /// What the system said.
         source: io::Error,
     },
-    /// The supervisor ended before the process did.
-    #[error("the supervisor of {name} was killed")]
+    /// The guard ended before the process did.
+    #[error("the guard of {name} was killed")]
     Lost {
         /// The program.
         name: String,
     },
 }
 
-/// A directory of its own for a process, named so that a person who finds it knows whose it was. It is the leash's
+/// A directory of its own for a process, named so that a person who finds it knows whose it was. It is the guard's
 /// to remove once that is started; until then it goes with the [`TempDir`].
 pub(crate) fn directory(of: &str) -> io::Result<TempDir> {
     tempfile::Builder::new().prefix(&format!("transcript-tests-{of}-")).tempdir()
@@ -300,7 +300,7 @@ pub(crate) fn read(log: &Path) -> String {
     fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
 
-/// A line from the supervisor.
+/// A line from the guard.
 enum News {
     Started(i32),
     State(State),
@@ -311,7 +311,7 @@ fn read_news(from: &mut impl BufRead) -> io::Result<News> {
     let mut line = String::new();
     from.read_line(&mut line)?;
     let (word, rest) = line.trim_end().split_once(' ').unwrap_or((line.trim_end(), ""));
-    let number = || rest.parse().map_err(|_| io::Error::other(format!("the supervisor said {line:?}")));
+    let number = || rest.parse().map_err(|_| io::Error::other(format!("the guard said {line:?}")));
     match word {
         "started" => Ok(News::Started(number()?)),
         "stopped" => Ok(News::State(State::Stopped)),
@@ -319,6 +319,6 @@ fn read_news(from: &mut impl BufRead) -> io::Result<News> {
         "exited" => Ok(News::State(State::Ended(Exit::Code(number()?)))),
         "killed" => Ok(News::State(State::Ended(Exit::Signal(number()?)))),
         "failed" => Ok(News::Failed(rest.to_owned())),
-        _ => Err(io::Error::other(format!("the supervisor said {line:?}"))),
+        _ => Err(io::Error::other(format!("the guard said {line:?}"))),
     }
 }

@@ -1,4 +1,4 @@
-//! `cargo race`: how fast calls that have ended are worked off, on real servers that are started for it.
+//! `cargo load-test`: how fast calls that have ended are worked off, on real servers that are started for it.
 //!
 //! Ends with code 1 where the processor did what it may not do, such as work on a call twice. A figure that is not reached is
 //! only told: it needs a machine that does nothing else.
@@ -15,40 +15,40 @@ use clap::Parser;
 use mongodb::bson::DateTime;
 use transcript_tests::{
     cargo::{self, Version},
-    race::{
-        Course, Machine, Race, RaceError, Runner, ceiling,
+    load::{
+        LoadEnvironment, LoadTest, LoadTestError, Machine, Runner, ceiling,
         giant::GiantRace,
         table::{Table, name},
     },
 };
 
 /// Where the README of the benchmarks has the table.
-const BEGIN: &str = "<!-- cargo race --readme: begin -->\n";
-const END: &str = "<!-- cargo race --readme: end -->\n";
+const BEGIN: &str = "<!-- cargo load-test --readme: begin -->\n";
+const END: &str = "<!-- cargo load-test --readme: end -->\n";
 /// What this program is started with to be the runner of the ceiling.
 const CEILING: &str = "--as-ceiling";
 
-/// Races the processor over ended calls, beside the bare commands and other workers
+/// Load tests the processor over ended calls, beside the bare commands and other workers
 #[derive(Debug, Parser)]
-#[command(name = "cargo race", max_term_width = 120)]
+#[command(name = "cargo load-test", max_term_width = 120)]
 struct Options {
-    /// Only these races: quiet-0, ceiling, two-instances, four-instances, burst-10000, burst-1000, waiting-50000, giant,
+    /// Only these load tests: quiet-0, ceiling, two-instances, four-instances, burst-10000, burst-1000, waiting-50000, giant,
     /// giant-settling, or a peer's name
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     only: Vec<String>,
-    /// Sessions of the races at quiet period 0
+    /// Sessions of the load tests at quiet period 0
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = parse_sessions)]
     sessions: usize,
-    /// Another worker to race at quiet period 0; it is told NATS_URL, MONGODB_URI, MONGODB_DATABASE, and QUIET in seconds
+    /// Another worker to measure at quiet period 0; it is told NATS_URL, MONGODB_URI, MONGODB_DATABASE, and QUIET in seconds
     #[arg(long, value_name = "NAME=COMMAND", value_parser = parse_peer)]
     peer: Vec<Peer>,
-    /// How often each race is run, one after the other; the table tells of the median
+    /// How often each load test is run, one after the other; the table tells of the median
     #[arg(long, value_name = "N", default_value_t = 1)]
     runs: usize,
-    /// Where the table goes as JSON, with every run [default: race.json in the target directory]
+    /// Where the table goes as JSON, with every run [default: load-test.json in the target directory]
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Where the table goes as Markdown [default: race.md in the target directory]
+    /// Where the table goes as Markdown [default: load-test.md in the target directory]
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
     /// Put the table into the README of the benchmarks too
@@ -96,26 +96,27 @@ async fn main() -> ExitCode {
 }
 
 /// Everything that the processor did and may not do.
-async fn run(options: &Options) -> Result<Vec<String>, RaceError> {
-    let (races, giants) = chosen(options)?;
+async fn run(options: &Options) -> Result<Vec<String>, LoadTestError> {
+    let (load_tests, giants) = chosen(options)?;
     say("the processor is built");
     cargo::processor(Version::Product).await?;
-    let (nats_server, mongod) = Course::lay().await?.versions().await?;
+    let (nats_server, mongod) = LoadEnvironment::start().await?.versions().await?;
     let (machine, settings) = (Machine::this()?, settings());
-    let mut table = Table { date: today(), machine, nats_server, mongod, settings, races: vec![], giants: vec![] };
+    let mut table = Table { date: today(), machine, nats_server, mongod, settings, load_tests: vec![], giants: vec![] };
     let progress = Progress { on_terminal: io::stderr().is_terminal() };
     for _ in 0..options.runs {
-        for race in &races {
-            let outcome = race.run(&|what| progress.at(what)).await?;
-            progress.done(&format!("{}: {:.0} sessions/s, {:.2} s", race.name, outcome.per_second, outcome.seconds));
-            table.races.push(outcome);
+        for load_test in &load_tests {
+            let outcome = load_test.run(&|what| progress.at(what)).await?;
+            progress
+                .done(&format!("{}: {:.0} sessions/s, {:.2} s", load_test.name, outcome.per_second, outcome.seconds));
+            table.load_tests.push(outcome);
             // What was measured stays, whatever becomes of the rest.
             write_files(options, &table)?;
         }
     }
-    for race in &giants {
-        let outcome = race.run(&|what| progress.at(what)).await?;
-        progress.done(&format!("{}: {:.2} times the median without", race.name, outcome.ratio()));
+    for load_test in &giants {
+        let outcome = load_test.run(&|what| progress.at(what)).await?;
+        progress.done(&format!("{}: {:.2} times the median without", load_test.name, outcome.ratio()));
         table.giants.push(outcome);
     }
     write_files(options, &table)?;
@@ -126,40 +127,41 @@ async fn run(options: &Options) -> Result<Vec<String>, RaceError> {
     Ok(table.problems())
 }
 
-fn chosen(options: &Options) -> Result<(Vec<Race>, Vec<GiantRace>), RaceError> {
+fn chosen(options: &Options) -> Result<(Vec<LoadTest>, Vec<GiantRace>), LoadTestError> {
     let unknown = |wanted: &&String| {
         !name::ALL.contains(&wanted.as_str()) && options.peer.iter().all(|peer| peer.name != **wanted)
     };
     if let Some(wanted) = options.only.iter().find(unknown) {
-        return Err(format!("no race is called {wanted:?}: there are {}", name::ALL.join(", ")).into());
+        return Err(format!("no load test is called {wanted:?}: there are {}", name::ALL.join(", ")).into());
     }
     let wanted = |name: &str| options.only.is_empty() || options.only.iter().any(|only| only == name);
-    let mut races = races(options);
-    races.retain(|race| wanted(&race.name));
+    let mut load_tests = load_tests(options);
+    load_tests.retain(|load_test| wanted(&load_test.name));
     let mut giants = giants();
-    giants.retain(|race| wanted(&race.name));
-    Ok((races, giants))
+    giants.retain(|load_test| wanted(&load_test.name));
+    Ok((load_tests, giants))
 }
 
-fn races(options: &Options) -> Vec<Race> {
-    let no_wait = |name: &str| Race::of_product(name, options.sessions, Duration::ZERO);
-    let burst = |name: &str, sessions| Race::of_product(name, sessions, Duration::from_secs(2));
-    let mut races = vec![no_wait(name::QUIET_0), Race { runner: Runner::Ceiling(CEILING), ..no_wait(name::CEILING) }];
+fn load_tests(options: &Options) -> Vec<LoadTest> {
+    let no_wait = |name: &str| LoadTest::of_product(name, options.sessions, Duration::ZERO);
+    let burst = |name: &str, sessions| LoadTest::of_product(name, sessions, Duration::from_secs(2));
+    let mut load_tests =
+        vec![no_wait(name::QUIET_0), LoadTest { runner: Runner::Ceiling(CEILING), ..no_wait(name::CEILING) }];
     let peers = options.peer.iter();
-    races.extend(peers.map(|peer| Race { runner: Runner::Peer(peer.command.clone()), ..no_wait(&peer.name) }));
-    races.extend([
-        Race { instances: 2, ..no_wait(name::TWO) },
-        Race { instances: 4, ..no_wait(name::FOUR) },
+    load_tests.extend(peers.map(|peer| LoadTest { runner: Runner::Peer(peer.command.clone()), ..no_wait(&peer.name) }));
+    load_tests.extend([
+        LoadTest { instances: 2, ..no_wait(name::TWO) },
+        LoadTest { instances: 4, ..no_wait(name::FOUR) },
         burst(name::BURST, 10_000),
         burst(name::SMALL_BURST, 1_000),
-        Race {
+        LoadTest {
             arguments: ["--ack-wait=6s", "--max-in-flight=50000", "--max-ack-pending=100000"].map(str::to_owned).into(),
             // Four ack waits.
             watched: Some(Duration::from_secs(24)),
-            ..Race::of_product(name::WAITING, 50_000, Duration::from_secs(30))
+            ..LoadTest::of_product(name::WAITING, 50_000, Duration::from_secs(30))
         },
     ]);
-    races
+    load_tests
 }
 
 fn giants() -> Vec<GiantRace> {
@@ -180,14 +182,14 @@ fn today() -> String {
     DateTime::now().try_to_rfc3339_string().map(|now| now.chars().take(10).collect()).unwrap_or_default()
 }
 
-fn write_files(options: &Options, table: &Table) -> Result<(), RaceError> {
+fn write_files(options: &Options, table: &Table) -> Result<(), LoadTestError> {
     let target = cargo::target_dir();
     let file = |named: &Option<PathBuf>, name| named.clone().unwrap_or_else(|| target.join(name));
-    write(&file(&options.markdown, "race.md"), &table.markdown())?;
-    write(&file(&options.json, "race.json"), &format!("{:#}\n", table.json()))
+    write(&file(&options.markdown, "load-test.md"), &table.markdown())?;
+    write(&file(&options.json, "load-test.json"), &format!("{:#}\n", table.json()))
 }
 
-fn write_readme(table: &Table) -> Result<(), RaceError> {
+fn write_readme(table: &Table) -> Result<(), LoadTestError> {
     let readme = cargo::workspace().join("shell-tokio/benches/README.md");
     let text = fs::read_to_string(&readme)?;
     let places = text.find(BEGIN).zip(text.find(END)).ok_or("the README has no place for the table")?;
@@ -195,7 +197,7 @@ fn write_readme(table: &Table) -> Result<(), RaceError> {
     write(&readme, &format!("{before}{}{after}", table.markdown()))
 }
 
-fn write(file: &Path, text: &str) -> Result<(), RaceError> {
+fn write(file: &Path, text: &str) -> Result<(), LoadTestError> {
     fs::write(file, text).map_err(|error| format!("{} cannot be written: {error}", file.display()).into())
 }
 

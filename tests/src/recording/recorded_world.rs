@@ -14,13 +14,13 @@ use crate::{
     calls::Call,
     cargo,
     crash::CrashError,
-    leash::Exit,
+    process_guard::Exit,
     processor::ProcessorCommand,
     proxy::{MongoProxy, NatsProxy},
+    restarted_processor::RestartedProcessor,
     servers::NatsOptions,
-    supervisor::Supervisor,
     wait::wait_until,
-    world::{StoreOf, World},
+    world::{StoreOf, TestWorld},
 };
 
 /// How long anything may take. Reached only where something is broken.
@@ -35,9 +35,9 @@ const TIMES: [(&str, &str); 4] = [
 
 /// Servers, processors by name, and who watches them.
 #[derive(Debug)]
-pub struct Studio {
+pub struct RecordedWorld {
     /// The servers.
-    pub world: World,
+    pub world: TestWorld,
     /// Before NATS.
     pub nats: NatsProxy,
     /// Before MongoDB.
@@ -45,7 +45,7 @@ pub struct Studio {
     /// Who watches.
     pub observer: Observer,
     command: ProcessorCommand,
-    processors: BTreeMap<&'static str, Supervisor>,
+    processors: BTreeMap<&'static str, RestartedProcessor>,
     directory: TempDir,
 }
 
@@ -58,14 +58,14 @@ pub enum Way {
     ThroughProxies,
 }
 
-impl Studio {
+impl RecordedWorld {
     /// Starts the servers and sets them up. Processors get short times and these arguments.
     ///
     /// # Errors
     ///
     /// Something does not start.
     pub async fn open(store: StoreOf, way: Way, arguments: &[&str]) -> Result<Self, CrashError> {
-        let world = World::start_as(store, NatsOptions::default()).await?;
+        let world = TestWorld::start_as(store, NatsOptions::default()).await?;
         let nats = NatsProxy::start(world.nats.process().address()).await?;
         let mongo = MongoProxy::start(world.mongod_address()).await?;
         let directory = tempfile::Builder::new().prefix("transcript-tests-traces-").tempdir()?;
@@ -86,7 +86,7 @@ impl Studio {
     /// It cannot be started or is not ready in time.
     pub async fn start(&mut self, name: &'static str) -> Result<Instant, CrashError> {
         let command = self.command.clone().arguments(["--name", name]);
-        let processor = self.processors.entry(name).or_insert_with(|| Supervisor::new(command));
+        let processor = self.processors.entry(name).or_insert_with(|| RestartedProcessor::new(command));
         let started = processor.start().await?;
         processor.ready(WITHIN).await?;
         Ok(started)
@@ -97,7 +97,7 @@ impl Studio {
     /// # Errors
     ///
     /// It was never started.
-    pub fn processor(&mut self, name: &str) -> Result<&mut Supervisor, CrashError> {
+    pub fn processor(&mut self, name: &str) -> Result<&mut RestartedProcessor, CrashError> {
         self.processors.get_mut(name).ok_or_else(|| format!("there is no processor {name}").into())
     }
 
@@ -199,7 +199,7 @@ impl Studio {
                 Some(Exit::Code(0)) | None => {}
                 Some(exit) => return Err(format!("{name} ended with {exit}; its log:\n{}", processor.logs()).into()),
             }
-            self.observer.supervised(name, processor.steps());
+            self.observer.restarted(name, processor.steps());
         }
         let trace = self.observer.complete(Trace::recorded(self.directory.path())?, about);
         let text = trace.text()?;

@@ -1,9 +1,9 @@
-//! Holds one process on a leash: `leash DIRECTORY OUTPUT PROGRAM ARGUMENT…`
+//! Guards one process: `process_guard DIRECTORY OUTPUT PROGRAM ARGUMENT…`
 //!
 //! Runs the program with its standard output appended to the file OUTPUT, its standard error passed on. Says on its own
 //! standard output `started <pid>`, `stopped` and `continued` whenever that happens, and at the end `exited <code>` or
 //! `killed <signal>`. When its standard input ends, because whoever started it let go or died of anything at all, the
-//! program is killed and DIRECTORY removed, unless `keep` was the last word: then another leash has the directory.
+//! program is killed and DIRECTORY removed, unless `keep` was the last word: then another guard has the directory.
 
 use std::{
     env, fs,
@@ -37,7 +37,8 @@ fn hold() -> io::Result<()> {
     // In a session of its own an interrupt from the keyboard does not reach it, and neither does the hang-up that a process
     // group with a stopped member is sent when the process that started it dies.
     setsid()?;
-    let usage = || io::Error::new(io::ErrorKind::InvalidInput, "usage: leash DIRECTORY OUTPUT PROGRAM ARGUMENT…");
+    let usage =
+        || io::Error::new(io::ErrorKind::InvalidInput, "usage: process_guard DIRECTORY OUTPUT PROGRAM ARGUMENT…");
     let mut arguments = env::args_os().skip(1);
     let directory = PathBuf::from(arguments.next().ok_or_else(usage)?);
     let output = fs::File::options().create(true).append(true).open(arguments.next().ok_or_else(usage)?)?;
@@ -99,6 +100,6 @@ fn wait(pid: Pid) -> io::Result<String> {
 }
 
 fn say(line: &str) {
-    // Nobody may be listening any more; the leash then has its real work still to do.
+    // Nobody may be listening any more; the guard then has its real work still to do.
     writeln!(io::stdout(), "{line}").ok();
 }

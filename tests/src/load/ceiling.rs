@@ -32,11 +32,11 @@ use transcript_core::{
 };
 use transcript_processor::store::{BATCH, Mark, statement};
 
-use super::{RaceError, consumer_of_others, course};
+use super::{LoadTestError, consumer_of_others, environment};
 
-/// Longer than any race, since nothing says that a call is worked on.
+/// Longer than any load test, since nothing says that a call is worked on.
 const ACK_WAIT: Duration = Duration::from_secs(600);
-/// More ends than are ever raced over.
+/// More ends than are ever used in one.
 const ACK_PENDING: i64 = 1_000_000;
 
 /// Ends that are asked for at once: as many as the processor has in hand.
@@ -57,7 +57,7 @@ struct End {
 /// # Errors
 ///
 /// A server is not there or refuses something.
-pub async fn run() -> Result<(), RaceError> {
+pub async fn run() -> Result<(), LoadTestError> {
     let client = async_nats::connect(env::var("NATS_URL")?).await?;
     let mongodb = mongodb::Client::with_uri_str(env::var("MONGODB_URI")?).await?;
     let steps = Steps { database: mongodb.database(&env::var("MONGODB_DATABASE")?), client: client.clone() };
@@ -89,7 +89,7 @@ fn unzip<const N: usize>(queues: [Queue; N]) -> ([mpsc::UnboundedSender<End>; N]
     (senders, receivers.try_into().unwrap_or_else(|_| unreachable!("there is one for each sender")))
 }
 
-async fn spawned(step: impl Future<Output = Result<(), RaceError>> + Send + 'static) -> Result<(), RaceError> {
+async fn spawned(step: impl Future<Output = Result<(), LoadTestError>> + Send + 'static) -> Result<(), LoadTestError> {
     tokio::spawn(step).await?
 }
 
@@ -97,8 +97,8 @@ async fn spawned(step: impl Future<Output = Result<(), RaceError>> + Send + 'sta
 async fn batches(
     mut waiting: mpsc::UnboundedReceiver<End>,
     done: mpsc::UnboundedSender<End>,
-    step: impl AsyncFn(Vec<End>) -> Result<Vec<End>, RaceError>,
-) -> Result<(), RaceError> {
+    step: impl AsyncFn(Vec<End>) -> Result<Vec<End>, LoadTestError>,
+) -> Result<(), LoadTestError> {
     let mut batch = vec![];
     while waiting.recv_many(&mut batch, BATCH).await > 0 {
         for end in step(std::mem::take(&mut batch)).await? {
@@ -109,11 +109,11 @@ async fn batches(
 }
 
 /// Sends a request for each end at once, and takes the answers as they come.
-async fn pipelined<P: Future<Output = Result<End, RaceError>>>(
+async fn pipelined<P: Future<Output = Result<End, LoadTestError>>>(
     mut waiting: mpsc::UnboundedReceiver<End>,
     done: Option<mpsc::UnboundedSender<End>>,
     step: impl Fn(End) -> P,
-) -> Result<(), RaceError> {
+) -> Result<(), LoadTestError> {
     let mut under_way = FuturesUnordered::new();
     loop {
         tokio::select! {
@@ -129,7 +129,7 @@ async fn pipelined<P: Future<Output = Result<End, RaceError>>>(
     }
 }
 
-async fn pull(jetstream: jetstream::Context, pulled: mpsc::UnboundedSender<End>) -> Result<(), RaceError> {
+async fn pull(jetstream: jetstream::Context, pulled: mpsc::UnboundedSender<End>) -> Result<(), LoadTestError> {
     let stream = jetstream.get_stream(TRANSCRIPTION_STREAM).await?;
     let config = pull::Config {
         durable_name: Some(consumer_of_others()),
@@ -156,7 +156,7 @@ struct Steps {
 }
 
 impl Steps {
-    async fn count(&self, ends: Vec<End>) -> Result<Vec<End>, RaceError> {
+    async fn count(&self, ends: Vec<End>) -> Result<Vec<End>, LoadTestError> {
         let pipeline = [
             doc! { "$match": { "sessionId": { "$in": sessions(&ends) } } },
             doc! { "$group": { "_id": "$sessionId", "segments": { "$sum": 1 } } },
@@ -166,7 +166,7 @@ impl Steps {
         if groups.len() == ends.len() { Ok(ends) } else { Err("a session has no segments".into()) }
     }
 
-    async fn load(&self, ends: Vec<End>) -> Result<Vec<End>, RaceError> {
+    async fn load(&self, ends: Vec<End>) -> Result<Vec<End>, LoadTestError> {
         let expected: u64 = ends.iter().map(|end| end.segments).sum();
         let segments: Collection<RawDocumentBuf> = self.database.collection(SEGMENTS_COLLECTION);
         let find = segments.find(doc! { "sessionId": { "$in": sessions(&ends), "$not": { "$type": "array" } } });
@@ -180,7 +180,7 @@ impl Steps {
         if loaded == expected { Ok(ends) } else { Err(format!("{loaded} of {expected} segments").into()) }
     }
 
-    async fn save(&self, ends: Vec<End>) -> Result<Vec<End>, RaceError> {
+    async fn save(&self, ends: Vec<End>) -> Result<Vec<End>, LoadTestError> {
         let statement = |end: &End| statement::save(&summary(end)).map_err(|failure| failure.to_string());
         self.update(ends.iter().map(statement).collect::<Result<_, _>>()?).await?;
         let keys: Vec<Bson> = ends.iter().map(|end| Bson::from(end.session.key().as_str())).collect();
@@ -191,7 +191,7 @@ impl Steps {
         if stored.len() == ends.len() { Ok(ends) } else { Err("a summary is not stored".into()) }
     }
 
-    async fn announce(self, mut end: End) -> Result<End, RaceError> {
+    async fn announce(self, mut end: End) -> Result<End, LoadTestError> {
         let notification =
             Notification { session: end.session.clone(), segments: end.segments, complete: true, revision: None };
         let mut headers = HeaderMap::new();
@@ -203,7 +203,7 @@ impl Steps {
         Ok(end)
     }
 
-    async fn mark(&self, ends: Vec<End>) -> Result<Vec<End>, RaceError> {
+    async fn mark(&self, ends: Vec<End>) -> Result<Vec<End>, LoadTestError> {
         let mark = |end: &End| {
             let notified = Notified { stream_sequence: end.sequence, at: WallTime::from_millis(0) };
             statement::mark(&Mark { key: end.session.key(), announcement: Announcement::Processed, notified })
@@ -212,12 +212,12 @@ impl Steps {
         Ok(ends)
     }
 
-    async fn acknowledge(self, end: End) -> Result<End, RaceError> {
+    async fn acknowledge(self, end: End) -> Result<End, LoadTestError> {
         self.client.send_request(end.reply.clone(), Request::new().payload("+ACK".into())).await?;
         Ok(end)
     }
 
-    async fn update(&self, updates: RawArrayBuf) -> Result<(), RaceError> {
+    async fn update(&self, updates: RawArrayBuf) -> Result<(), LoadTestError> {
         let command = rawdoc! {
             "update": SUMMARIES_COLLECTION,
             "updates": updates,
@@ -238,7 +238,7 @@ fn summary(end: &End) -> Summary {
     static SAME: OnceLock<Summary> = OnceLock::new();
     let same = SAME.get_or_init(|| {
         let mut summarizer = Summarizer::new(Limits::default());
-        (0..12).for_each(|index| summarizer.push(&course::spoken(&end.session.session_id, index)));
+        (0..12).for_each(|index| summarizer.push(&environment::spoken(&end.session.session_id, index)));
         summarizer.finish(&end.session, end.segments, WallTime::from_millis(0))
     });
     Summary { key: end.session.key(), session: end.session.clone(), ..same.clone() }
