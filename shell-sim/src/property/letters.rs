@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use jetstream_model::AckSubject;
 use transcript_core::{Acknowledgement, Effect, Time, contract::REASON_HEADER, ids::JobId};
 
 use super::Property;
 use crate::{
-    broker::AckSubject,
     ledger::Ledger,
     seen::{Cause, Seen},
 };

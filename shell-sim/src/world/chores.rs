@@ -2,6 +2,7 @@
 
 use std::{rc::Rc, sync::Arc, time::Duration};
 
+use jetstream_model::{ApiCall, Headers, Input, PurgeScope, Request};
 use transcript_core::contract::{CONSUMER, REDRIVE_OF_HEADER, SESSION_ENDED_SUBJECT, TRANSCRIPTION_STREAM, redrive_id};
 
 use super::{
@@ -9,7 +10,6 @@ use super::{
     transcriber::{broker_is_up, publish_end},
 };
 use crate::{
-    broker::{ApiCall, Headers, Input, PurgeScope, Request},
     ledger::Origin,
     plan::{Chore, Task, at_ms},
     seen::Seen,

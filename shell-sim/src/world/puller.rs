@@ -2,15 +2,12 @@
 
 use std::{collections::VecDeque, rc::Rc, sync::Arc, time::Duration};
 
+use jetstream_model::{self as broker, Message, Pull, Status, WhenEmpty};
 use smol::future;
-use transcript_core::{Delivery, Input, Payload, Time, contract::REDRIVE_OF_HEADER};
+use transcript_core::{Delivery, Input, Payload, Time, WallTime, contract::REDRIVE_OF_HEADER};
 
 use super::{nats::Frame, shell::Shared};
-use crate::{
-    broker::{self, Message, Pull, Status, WhenEmpty},
-    bug::Bug,
-    seen::Seen,
-};
+use crate::{bug::Bug, seen::Seen};
 
 /// The shortest and the longest time for which the broker keeps a request; between them it is the ack wait.
 const EXPIRES: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
@@ -165,7 +162,7 @@ impl Puller {
         self.shared.inputs.push(Input::Delivered(Delivery {
             stream_sequence: delivery.message.sequence,
             attempt: delivery.reply.deliveries,
-            stored_at: delivery.message.stored_at,
+            stored_at: WallTime::from_millis(delivery.message.stored_at_nanos.div_euclid(1_000_000)),
             received_at: self.shared.calendar(),
             reply,
             redrive_of: redrive_of(&delivery.message.headers),

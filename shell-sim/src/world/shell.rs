@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use jetstream_model::{AckBody, Answer, Headers, Message, Which};
 use smol::future;
 use transcript_core::{
     Acknowledgement, Effect, Failure, FailureKind, Input, Output, Processor, Report, Time, WakeUp, WallTime,
@@ -31,7 +32,6 @@ use super::{
     tape::ProcessTape,
 };
 use crate::{
-    broker::{AckBody, Answer, Headers, Message, Which},
     bug::Bug,
     plan::{Kind, Moment, millis},
     runtime::{Bell, Queue, Slot},

@@ -2,8 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use transcript_core::{Time, WallTime};
-use transcript_sim::broker::{
+use jetstream_model::{
     AckBody, AckSubject, AdvisoryKind, Answer, ApiCall, Broker, ClientId, ConsumerAction, ConsumerConfig, Event,
     Headers, Inbox, Input, Message, Pull, PurgeScope, Request, StatusHeaders, StreamConfig, Tuning, WhenEmpty,
 };
@@ -15,7 +14,7 @@ pub const MARGIN_MS: u64 = 110;
 
 /// Steps start one second after the stream was made, at the start of a second of the wall clock.
 const ORIGIN: Duration = Duration::from_secs(1);
-const EPOCH: WallTime = WallTime::from_millis(1_700_000_000_000);
+const EPOCH_MILLIS: i64 = 1_700_000_000_000;
 const CONTROL: u64 = 0;
 
 /// What the script leaves to chance.
@@ -71,7 +70,7 @@ pub fn run(script: &Script, stream: &str, variation: Variation) -> Record {
 
 struct Bench<'s> {
     broker: Broker,
-    now: Time,
+    now: Duration,
     stream: Arc<str>,
     script: &'s Script,
     variation: Variation,
@@ -83,8 +82,8 @@ impl<'s> Bench<'s> {
     fn new(script: &'s Script, stream: &str, variation: Variation) -> Self {
         let lag = variation.timer_lag;
         let mut bench = Self {
-            broker: Broker::new(EPOCH, Tuning { purge_lag: lag, check_lag: lag, age_lag: lag }),
-            now: Time::ZERO,
+            broker: Broker::new(EPOCH_MILLIS, Tuning { purge_lag: lag, check_lag: lag, age_lag: lag }),
+            now: Duration::ZERO,
             stream: stream.into(),
             script,
             variation,
@@ -143,7 +142,7 @@ impl<'s> Bench<'s> {
 
     /// Jumps from deadline to deadline until `at` milliseconds after the script's start.
     fn until(&mut self, at: u64) {
-        let end = Time::ZERO.after(ORIGIN + Duration::from_millis(at));
+        let end = ORIGIN + Duration::from_millis(at);
         while let Some(due) = self.broker.next_deadline().filter(|due| *due <= end) {
             self.now = self.now.max(due);
             self.drain();
@@ -226,7 +225,7 @@ impl<'s> Bench<'s> {
         };
         self.broker.handle(self.now, stop);
         self.drain();
-        let back = self.now.after(Duration::from_millis(down_ms + RESTART_MS / 8));
+        let back = self.now + Duration::from_millis(down_ms + RESTART_MS / 8);
         self.now = back;
         self.broker.handle(self.now, Input::Start);
         // What the server tells while it starts, nobody hears.
@@ -235,7 +234,7 @@ impl<'s> Bench<'s> {
     }
 
     fn drain(&mut self) {
-        let at_ms = u64::try_from(self.now.since(Time::ZERO.after(ORIGIN)).as_millis()).unwrap_or(u64::MAX);
+        let at_ms = u64::try_from(self.now.saturating_sub(ORIGIN).as_millis()).unwrap_or(u64::MAX);
         while let Some(event) = self.broker.poll(self.now) {
             match event {
                 Event::Send { to, message } => self.sent(at_ms, to, message),

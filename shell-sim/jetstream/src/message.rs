@@ -2,8 +2,6 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use transcript_core::WallTime;
-
 use super::{
     ack::{AckBody, AckSubject},
     advisory::Advisory,
@@ -290,8 +288,8 @@ pub struct StoredMessage {
     pub headers: Headers,
     /// Its payload.
     pub payload: Arc<[u8]>,
-    /// When it was stored, by the broker's clock.
-    pub stored_at: WallTime,
+    /// When it was stored, by the broker's clock, in nanoseconds since the Unix epoch.
+    pub stored_at_nanos: i64,
 }
 
 /// What leaves the broker.

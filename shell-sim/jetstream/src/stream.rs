@@ -75,7 +75,8 @@ impl Stream {
             return Ok(PubAck { stream, sequence, duplicate: true });
         }
         let sequence = self.log.last() + 1;
-        let message = StoredMessage { subject: subject.clone(), sequence, headers, payload, stored_at: ctx.now.wall() };
+        let message =
+            StoredMessage { subject: subject.clone(), sequence, headers, payload, stored_at_nanos: ctx.now.nanos() };
         self.refuse_if_full(&message)?;
         if let Some(id) = &message.headers.msg_id {
             let window = self.config.duplicate_window;
