@@ -55,6 +55,7 @@ mod config;
 mod consumer;
 mod delivery;
 mod duplicates;
+mod headers;
 mod log;
 mod message;
 mod saved;
@@ -75,8 +76,9 @@ pub use self::{
     ack::{AckBody, AckSubject, NotAnAckSubject},
     advisory::{Advisory, AdvisoryKind},
     config::{ConsumerConfig, DEFAULT_DUPLICATE_WINDOW, DeliverPolicy, Discard, StreamConfig},
+    headers::Headers,
     message::{
-        Answer, ApiCall, ApiError, ClientId, ConsumerAction, ConsumerInfo, Delivery, Event, Headers, Inbox, Input,
+        Answer, ApiCall, ApiError, ApiKind, ClientId, ConsumerAction, ConsumerInfo, Delivery, Event, Inbox, Input,
         Message, PubAck, Pull, PurgeScope, Request, SequencePair, Status, StatusHeaders, StoredMessage, StreamInfo,
         WhenEmpty, Which,
     },
@@ -211,8 +213,12 @@ impl Broker {
                 }
             }),
             Request::Api { reply, call } => {
-                let answer = self.call(now, call);
-                self.with(now, |_, ctx| ctx.send(reply, answer.map_or_else(Message::Refused, Message::Answer)));
+                let kind = call.kind();
+                let message = match self.call(now, call) {
+                    Ok(answer) => Message::Answer { call: kind, answer },
+                    Err(error) => Message::Refused { call: kind, error },
+                };
+                self.with(now, |_, ctx| ctx.send(reply, message));
             }
         }
     }
@@ -233,9 +239,10 @@ impl Broker {
                 ctx.send(to, Message::Core { subject, headers, payload });
             }
             let answer = match streams.values_mut().find(|stream| stream.config.captures(subject)) {
-                Some(stream) => stream
-                    .publish(subject, headers.clone(), payload.clone(), ctx)
-                    .map_or_else(Message::Refused, Message::PubAck),
+                Some(stream) => stream.publish(subject, headers.clone(), payload.clone(), ctx).map_or_else(
+                    |error| Message::PublishRefused { stream: stream.config.name.clone(), error },
+                    Message::PubAck,
+                ),
                 None if heard => return,
                 None => Message::NoResponders,
             };

@@ -41,8 +41,7 @@ fn redrive(world: &World) {
         kept.map(|letter| (letter.sequence, Arc::clone(&letter.payload))).collect()
     };
     for (sequence, payload) in letters {
-        let other = vec![(REDRIVE_OF_HEADER.into(), sequence.to_string().into())];
-        let headers = Headers { msg_id: Some(redrive_id(sequence).into()), other, ..Headers::default() };
+        let headers = Headers::id(redrive_id(sequence)).with(REDRIVE_OF_HEADER, sequence.to_string());
         let request = Request::Publish { reply: None, subject: SESSION_ENDED_SUBJECT.into(), headers, payload };
         nats::handle(world, Input::Request(request), None, false);
     }

@@ -170,10 +170,7 @@ pub(super) fn handle(world: &World, input: Input, from: Option<ClientId>, lose_a
 /// What was stored, as the checks see it. The ends that transcribers publish are seen where they do.
 fn saw_stored(world: &World, message: &StoredMessage) {
     let StoredMessage { subject, sequence, headers, payload, .. } = message;
-    let number = |name: &str| {
-        let (_, value) = headers.other.iter().find(|(header, _)| **header == *name)?;
-        value.parse().ok()
-    };
+    let number = |name: &str| headers.get(name)?.parse().ok();
     if **subject == *DEAD_LETTER_SUBJECT {
         let of = number(STREAM_SEQUENCE_HEADER).expect("a dead letter names its message");
         world.saw(&Seen::LetterStored { message, of });

@@ -131,10 +131,11 @@ impl Puller {
             Message::Status(Status { text, .. }) if text.eq_ignore_ascii_case("Batch Completed") => Some(Over::Served),
             Message::Status(_)
             | Message::NoResponders
-            | Message::Refused(_)
+            | Message::PublishRefused { .. }
+            | Message::Refused { .. }
             | Message::PubAck(_)
             | Message::AckConfirmed
-            | Message::Answer(_)
+            | Message::Answer { .. }
             | Message::Core { .. } => Some(Over::Refused),
         };
         if let Some(over) = over {
@@ -208,6 +209,5 @@ impl Puller {
 
 /// The message that this one was made from.
 fn redrive_of(headers: &broker::Headers) -> Option<u64> {
-    let (_, value) = headers.other.iter().find(|(name, _)| **name == *REDRIVE_OF_HEADER)?;
-    value.parse().ok()
+    headers.get(REDRIVE_OF_HEADER)?.parse().ok()
 }

@@ -157,11 +157,7 @@ impl<'s> Bench<'s> {
             Step::Publish { subject, id, expected } => self.request(Request::Publish {
                 reply: Some(Self::inbox(number)),
                 subject: self.subject(subject),
-                headers: Headers {
-                    msg_id: id.as_deref().map(Into::into),
-                    expected_last_subject_seq: *expected,
-                    ..Headers::default()
-                },
+                headers: headers(id.as_deref(), *expected),
                 payload: b"{}"[..].into(),
             }),
             Step::Pull { .. } => self.pull(step),
@@ -265,6 +261,14 @@ impl<'s> Bench<'s> {
     }
 }
 
+fn headers(id: Option<&str>, expected: Option<u64>) -> Headers {
+    let headers = id.map_or_else(Headers::default, Headers::id);
+    match expected {
+        Some(sequence) => headers.with("Nats-Expected-Last-Subject-Sequence", sequence.to_string()),
+        None => headers,
+    }
+}
+
 /// The lane for the answer to a step, with the step's own words.
 pub(super) fn lane_of_step(script: &Script, number: usize) -> String {
     let (steps, _) = script.schedule();
@@ -292,8 +296,10 @@ fn seen(message: Message) -> Seen {
         Message::PubAck(ack) => Seen::PubAck { sequence: ack.sequence, duplicate: ack.duplicate },
         Message::AckConfirmed => Seen::Confirmed,
         Message::NoResponders => Seen::NoResponders,
-        Message::Refused(error) => Seen::Refused(u64::from(error.err_code)),
-        Message::Answer(Answer::Consumer(info)) => Seen::Info {
+        Message::PublishRefused { error, .. } | Message::Refused { error, .. } => {
+            Seen::Refused(u64::from(error.err_code))
+        }
+        Message::Answer { answer: Answer::Consumer(info), .. } => Seen::Info {
             delivered: (info.delivered.consumer, info.delivered.stream),
             floor: (info.ack_floor.consumer, info.ack_floor.stream),
             ack_pending: info.num_ack_pending,
@@ -301,9 +307,8 @@ fn seen(message: Message) -> Seen {
             waiting: info.num_waiting,
             pending: info.num_pending,
         },
-        Message::Answer(Answer::Purged(count)) => Seen::Purged(count),
-        Message::Answer(Answer::Stream(_) | Answer::Message(_) | Answer::Deleted) | Message::Core { .. } => {
-            Seen::Answered
-        }
+        Message::Answer { answer: Answer::Purged(count), .. } => Seen::Purged(count),
+        Message::Answer { answer: Answer::Stream(_) | Answer::Message(_) | Answer::Deleted, .. }
+        | Message::Core { .. } => Seen::Answered,
     }
 }

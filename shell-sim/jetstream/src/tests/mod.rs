@@ -48,9 +48,12 @@ impl Bench {
         let (seen, advisories, delivered) = (Vec::new(), Vec::new(), Vec::new());
         let mut bench = Self { broker, now: Duration::ZERO, seen, advisories, delivered };
         bench.input(Input::Connect(CLIENT));
-        assert!(matches!(bench.call(ApiCall::CreateStream(stream)), Message::Answer(_)));
+        assert!(matches!(bench.call(ApiCall::CreateStream(stream)), Message::Answer { .. }));
         let (stream, action) = ("S".into(), ConsumerAction::Create);
-        assert!(matches!(bench.call(ApiCall::CreateConsumer { stream, config: consumer, action }), Message::Answer(_)));
+        assert!(matches!(
+            bench.call(ApiCall::CreateConsumer { stream, config: consumer, action }),
+            Message::Answer { .. }
+        ));
         bench
     }
 
@@ -102,14 +105,14 @@ impl Bench {
 
     fn info(&mut self) -> ConsumerInfo {
         let answer = self.call(ApiCall::ConsumerInfo { stream: "S".into(), consumer: "c".into() });
-        let Message::Answer(Answer::Consumer(info)) = answer else { panic!("not an info: {answer:?}") };
+        let Message::Answer { answer: Answer::Consumer(info), .. } = answer else { panic!("not an info: {answer:?}") };
         info
     }
 
     fn update(&mut self, config: ConsumerConfig) {
         let (stream, action) = ("S".into(), ConsumerAction::Update);
         let answer = self.call(ApiCall::CreateConsumer { stream, config, action });
-        assert!(matches!(answer, Message::Answer(_)), "{answer:?}");
+        assert!(matches!(answer, Message::Answer { .. }), "{answer:?}");
     }
 
     fn publish_with(&mut self, subject: &str, headers: Headers) -> Message {
