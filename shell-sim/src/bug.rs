@@ -51,8 +51,8 @@ pub enum Bug {
     DrainBurnsAttempts,
     /// A summary that was announced is announced again.
     MarkIgnored,
-    /// Patience ends also while a server serves nobody.
-    ImpatientInOutages,
+    /// The retry timeout ends also while a server serves nobody.
+    GivesUpInOutages,
     /// One write that is refused fails every other one of its command.
     RefusedMemberFailsBatch,
     /// Writes that are answered with a `writeConcernError` count as done.
@@ -82,7 +82,7 @@ impl Bug {
         Self::ExhaustedIgnored,
         Self::DrainBurnsAttempts,
         Self::MarkIgnored,
-        Self::ImpatientInOutages,
+        Self::GivesUpInOutages,
         Self::RefusedMemberFailsBatch,
         Self::WriteConcernErrorIgnored,
     ];
@@ -108,7 +108,7 @@ impl Bug {
             Self::ExhaustedIgnored => Some(transcript_core::Bug::ExhaustedIgnored),
             Self::DrainBurnsAttempts => Some(transcript_core::Bug::DrainBurnsAttempts),
             Self::MarkIgnored => Some(transcript_core::Bug::MarkIgnored),
-            Self::ImpatientInOutages => Some(transcript_core::Bug::ImpatientInOutages),
+            Self::GivesUpInOutages => Some(transcript_core::Bug::GivesUpInOutages),
             Self::InsertInsteadOfUpsert
             | Self::NoMessageId
             | Self::WindowOfTwoMinutes
@@ -147,7 +147,7 @@ impl fmt::Display for Bug {
             Self::ExhaustedIgnored => "used-up deliveries ignored",
             Self::DrainBurnsAttempts => "a drain burns attempts",
             Self::MarkIgnored => "mark ignored",
-            Self::ImpatientInOutages => "impatient in outages",
+            Self::GivesUpInOutages => "gives up in outages",
             Self::RefusedMemberFailsBatch => "one refused member fails its batch",
             Self::WriteConcernErrorIgnored => "writeConcernError counts as success",
         })

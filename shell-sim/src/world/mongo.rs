@@ -8,9 +8,9 @@ use transcript_core::{WallTime, ids::Key};
 use super::{World, faults::Point, link::Link, nats::Known};
 use crate::{
     bug::Bug,
+    observation::Observation,
     plan::{Moment, Plan, Server, Verdict, millis},
     runtime::Slot,
-    seen::Seen,
     store::{Answer, Command, Document, Fate, Rule, Store, StoreError, Writes, written_keys},
 };
 
@@ -71,14 +71,14 @@ impl Mongo {
     }
 
     /// The announced summaries that are behind their segments, or of which nobody knows that they were replaced.
-    pub(super) fn outgrown(&self) -> Vec<Key> {
+    pub(super) fn stale(&self) -> Vec<Key> {
         let store = self.model.borrow();
         let behind = |document: &Document| {
             let (stored, segments) = (document.stored(), store.segments_of(&document.summary.session.session_id));
-            document.notified.is_some() && (stored.is_outgrown_by(segments) || stored.unannounced_revision().is_some())
+            document.notified.is_some() && (stored.is_stale_with(segments) || stored.unannounced_revision().is_some())
         };
-        let outgrown = store.summaries().filter(|(_, document)| behind(document)).map(|(key, _)| key.clone());
-        outgrown.collect()
+        let stale = store.summaries().filter(|(_, document)| behind(document)).map(|(key, _)| key.clone());
+        stale.collect()
     }
 
     fn accepts(&self, processor: usize) -> bool {
@@ -104,7 +104,7 @@ pub(super) fn miss_segments(world: &World) {
         known.filter(|(_, id)| !store.has_segment(id)).map(|(of, id)| (Arc::clone(of), id.clone())).collect()
     };
     for (session, id) in &lost {
-        world.saw(&Seen::SegmentLost { session, id });
+        world.saw(&Observation::SegmentLost { session, id });
     }
 }
 
@@ -153,8 +153,8 @@ fn perform(world: &World, command: Command, fate: Fate) -> Result<Answer, StoreE
         };
         match announcement {
             _ if !done => {}
-            None => world.saw(&Seen::Saved { key, before, after: &after }),
-            Some(announcement) => world.saw(&Seen::Marked { key, announcement: *announcement }),
+            None => world.saw(&Observation::Saved { key, before, after: &after }),
+            Some(announcement) => world.saw(&Observation::Marked { key, announcement: *announcement }),
         }
     }
     answer.map(|answer| if world.has_bug(Bug::StalePage) { stale(world, answer) } else { answer })
