@@ -14,13 +14,14 @@ use proptest::{
     strategy::ValueTree,
     test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
 };
+use transcript_client::mongodb::Mark;
 use transcript_core::{
     Notified, Stored, Time, WallTime,
     contract::{Announcement, SEGMENTS_COLLECTION, SUMMARIES_COLLECTION},
     ids::{Key, Session},
     summary::{Segment, Summary},
 };
-use transcript_processor::store::{Mark, statement};
+use transcript_processor::service::mongodb::statement;
 use transcript_sim::store::{Answer, Command, Durability, Existing, Fate, Store, StoreError};
 use transcript_tests::{
     servers::{Mongod, TestDatabase},
@@ -86,7 +87,7 @@ impl Real {
                 Ok(Answer::Marked)
             }
             Command::Read { key } => self.read(key).await,
-            Command::Load { .. } => panic!("pages are cut by the processor, not by the server"),
+            Command::Client(_) => panic!("the client has tests of its own"),
         }
     }
 

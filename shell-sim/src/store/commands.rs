@@ -150,8 +150,7 @@ impl Store {
         let (mut sessions, mut kept) = (vec![], 0);
         let mut read = 0_u64;
         for call in calls {
-            let mut session =
-                SmallRead { session_id: call.session_id.to_string(), documents: vec![], bytes: 0 };
+            let mut session = SmallRead { session_id: call.session_id.to_string(), documents: vec![], bytes: 0 };
             for segment in self.segments.of(&call.session_id) {
                 if read == max_segments || (kept > max_bytes && !sessions.is_empty()) {
                     sessions.push(session);
@@ -159,10 +158,12 @@ impl Store {
                 }
                 read += 1;
                 session.bytes += bytes(segment);
-                if session.bytes <= call.max_bytes {
-                    kept += bytes(segment);
-                    session.documents.push(document(segment));
+                if session.bytes > call.max_bytes {
+                    sessions.push(session);
+                    return Reply::Small { sessions, end: SmallEnd::Stopped };
                 }
+                kept += bytes(segment);
+                session.documents.push(document(segment));
             }
             if session.bytes > 0 {
                 sessions.push(session);

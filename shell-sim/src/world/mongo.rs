@@ -207,9 +207,7 @@ fn stale(world: &World, answer: Answer) -> Answer {
         | Answer::Counts(_)
         | Answer::Stored(_)
         | Answer::Marked
-        | Answer::Client(
-            Reply::Counted(_) | Reply::Written(_) | Reply::ReadBack(_) | Reply::Failed(_),
-        )) => other,
+        | Answer::Client(Reply::Counted(_) | Reply::Written(_) | Reply::ReadBack(_) | Reply::Failed(_))) => other,
     }
 }
 

@@ -20,8 +20,8 @@ use crate::{
     operate::setup::{self, SetupError},
     service::clock::Clock,
     service::driver::{Deliveries, Driver, Ended, RealServers, Signal},
+    service::mongodb::{Store, stale::Watch},
     service::record::{self, RecordError, Recording, Tape, Target},
-    store::{Store, stale::Watch},
 };
 
 /// How long after it was missed a consumer is made anew. nats-server removes the files of a deleted one a while after it
@@ -116,7 +116,7 @@ pub async fn drive(
         finders.spawn(watch.run());
     }
     let servers = RealServers {
-        store: Store::start(database, &reports, answer_timeout),
+        store: Store::start(database, &reports, clock, answer_timeout),
         broker: Broker::start(&client, &reports, answer_timeout, Arc::clone(&name)),
         deliveries: Some(Deliveries::start(
             Puller::new(client.clone(), clock, reports, allowed, missing, args.stream.ack_wait),

@@ -28,7 +28,7 @@ use super::{
 };
 
 /// The most effects of one command. Larger ones gain little and make each effect wait longer.
-pub(super) const MOST_MEMBERS: usize = 500;
+pub const MOST_MEMBERS: usize = 500;
 /// The most segments, as counted, that one command reads of small calls.
 const MOST_COUNTED: u64 = 20_000;
 /// The most bytes of summaries in one command, by estimate; a server takes messages of up to 48 MB.
@@ -453,7 +453,8 @@ impl Client {
         let (mut saved, mut raced) = (vec![], vec![]);
         for (place, asked) in batch.into_iter().enumerate() {
             let error = members.remove(&place);
-            let is_race = |code: i32, index: Option<&str>| code == DUPLICATE_KEY && index.is_none_or(|it| it == ID_INDEX);
+            let is_race =
+                |code: i32, index: Option<&str>| code == DUPLICATE_KEY && index.is_none_or(|it| it == ID_INDEX);
             match (error, &concern) {
                 (Some(error), None) if is_race(error.code, error.index.as_deref()) => match missing {
                     // Another write of the same key was faster; now there is a summary to compare with.

@@ -69,7 +69,7 @@ pub enum Command {
 pub struct SmallCall {
     /// The session.
     pub session_id: Arc<str>,
-    /// How many bytes of documents are kept at most. What is beyond is counted in [`SmallRead::bytes`].
+    /// How many bytes of documents are kept at most. Where there are more, reading stops with this session.
     pub max_bytes: u64,
 }
 
@@ -168,7 +168,7 @@ pub struct SmallRead {
     pub session_id: String,
     /// Its segments in any order; fewer than there are where `bytes` is beyond the call's bound.
     pub documents: Vec<Document>,
-    /// The size of all its documents, in bytes.
+    /// The size of its documents as far as they were read, in bytes.
     pub bytes: u64,
 }
 

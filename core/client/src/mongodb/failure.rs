@@ -44,7 +44,8 @@ impl CommandError {
     }
 
     /// The failure of a member that was alone in its command, or of each member where none of them is at fault.
-    pub(super) fn failure(self, of: CommandKind) -> Failure {
+    #[must_use]
+    pub fn failure(self, of: CommandKind) -> Failure {
         let kind = match self {
             Self::Code(code) => error_codes::kind(error_codes::class(code)),
             Self::Unreachable => FailureKind::Unreachable,

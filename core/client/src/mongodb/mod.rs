@@ -41,10 +41,10 @@ mod small;
 mod tests;
 
 pub use self::{
-    client::{Client, Input, Load, Mark, Output, Request},
+    client::{Client, Input, Load, MOST_MEMBERS, Mark, Output, Request},
     command::{
-        Command, CommandId, CommandKind, Document, DocumentId, IndexedNumbers, Missing, OtherId, PageRead, Place, Reply,
-        SmallCall, SmallEnd, SmallRead, SortKey, StoredId, TEXT_ORDER, WriteError, WriteErrors,
+        Command, CommandId, CommandKind, Document, DocumentId, IndexedNumbers, Missing, OtherId, PageRead, Place,
+        Reply, SmallCall, SmallEnd, SmallRead, SortKey, StoredId, TEXT_ORDER, WriteError, WriteErrors,
     },
     failure::CommandError,
     notice::Notice,

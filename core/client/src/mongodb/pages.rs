@@ -33,7 +33,11 @@ impl Start {
         };
         serde_json::from_str(start).map_err(|error| Failure {
             kind: FailureKind::Rejected,
-            detail: format!("a cursor that this client did not make, {:?} at column {}", error.classify(), error.column()),
+            detail: format!(
+                "a cursor that this client did not make, {:?} at column {}",
+                error.classify(),
+                error.column()
+            ),
         })
     }
 

@@ -59,11 +59,13 @@ pub(super) fn outcome(batch: Vec<Asked<Load>>, sessions: Vec<SmallRead>, end: Sm
     for (place, session) in sessions.into_iter().enumerate() {
         let Some(asked) = waiting.remove(session.session_id.as_str()) else { continue };
         let may_be_cut = end == SmallEnd::Stopped && place + 1 == read;
-        match (may_be_cut, place) {
-            (false, _) => outcome.whole(asked, session),
-            // It alone is too much for the command.
-            (true, 0) => outcome.large.extend(asked),
-            (true, 1..) => outcome.left.extend(asked),
+        let is_large = asked.iter().all(|asked| session.bytes > asked.what.max_bytes);
+        if is_large || (may_be_cut && place == 0) {
+            outcome.large.extend(asked);
+        } else if may_be_cut {
+            outcome.left.extend(asked);
+        } else {
+            outcome.whole(asked, session);
         }
     }
     let rest = waiting.into_values().flatten();

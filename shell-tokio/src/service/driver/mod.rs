@@ -7,6 +7,7 @@ use tokio::{
     task::{JoinHandle, JoinSet},
     time::sleep_until,
 };
+use transcript_client::mongodb::{Load, Mark, Request};
 use transcript_core::{
     Acknowledgement, Effect, FailureKind, Input, Output, Processor, Report, WakeUp,
     ids::{EffectId, Key},
@@ -15,10 +16,12 @@ use transcript_core::{
 use crate::{
     broker::{Broker, Puller},
     service::clock::Clock,
+    service::mongodb::Store,
     service::record::Tape,
-    store::{Load, Mark, Store},
 };
 
+/// The most bytes of a page.
+const PAGE_BYTES: u64 = 4 << 20;
 /// The most inputs that are taken at once.
 const INPUTS: usize = 256;
 /// How long telling the server may take that no more messages are wanted: nothing, unless the connection is stuck.
@@ -187,15 +190,18 @@ impl<S: Servers> Driver<S> {
 impl Servers for RealServers {
     fn perform(&mut self, id: EffectId, effect: Effect) {
         match effect {
-            Effect::Count { session_id } => self.store.count(id, session_id),
+            Effect::Count { session_id } => self.store.ask(id, Request::Count { session_id }),
             Effect::Load { session_id, after, limit, counted } => {
-                self.store.load(id, Load { session_id, after, limit, counted });
+                let load = Load { session_id, after, limit, max_bytes: PAGE_BYTES, counted };
+                self.store.ask(id, Request::Load(load));
             }
-            Effect::Save { summary } => self.store.save(id, summary),
+            Effect::Save { summary } => self.store.ask(id, Request::Save { summary }),
             Effect::Publish { key, announcement, notification } => {
                 self.broker.publish(id, key, announcement, notification);
             }
-            Effect::Mark { key, announcement, notified } => self.store.mark(id, Mark { key, announcement, notified }),
+            Effect::Mark { key, announcement, notified } => {
+                self.store.ask(id, Request::Mark(Mark { key, announcement, notified }));
+            }
             Effect::DeadLetter { dead_letter } => self.broker.dead_letter(id, dead_letter),
             Effect::Republish { stream_sequence, ended } => self.broker.republish(id, stream_sequence, ended),
             Effect::Acknowledge { reply, acknowledgement, .. } => self.broker.acknowledge(id, reply, acknowledgement),
