@@ -436,7 +436,7 @@ impl Client {
             return self.run_page(asked, Start { numbers: IndexedNumbers::Others, ..start });
         }
         self.pages_under_way -= 1;
-        let page = start.page(read);
+        let page = start.page(read, asked.what.limit);
         let notice = self.notices.damaged(self.now, &asked.what.session_id, page.damaged);
         self.notice(notice);
         self.report(asked.id, Report::Loaded(page));

@@ -50,9 +50,10 @@ impl Start {
         }
     }
 
-    /// The page that was read from here, and where the next one starts.
-    pub(super) fn page(self, read: PageRead) -> Page {
+    /// The page of at most `limit` segments that was read from here, and where the next one starts.
+    pub(super) fn page(self, read: PageRead, limit: u32) -> Page {
         let PageRead { mut documents, more, others: _ } = read;
+        let more = more || documents.len() > usize::try_from(limit.max(1)).unwrap_or(usize::MAX);
         let next = match self.at {
             Place::After(_) => next_index(&mut documents, more),
             Place::Within { index, .. } => match documents.last().filter(|_| more) {
