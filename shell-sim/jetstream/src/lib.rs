@@ -58,6 +58,7 @@ mod duplicates;
 mod headers;
 mod log;
 mod message;
+mod pull;
 mod saved;
 mod stamp;
 mod stream;
@@ -65,6 +66,7 @@ mod subject;
 #[cfg(test)]
 mod tests;
 mod waiting;
+pub mod wire;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -75,13 +77,15 @@ use std::{
 pub use self::{
     ack::{AckBody, AckSubject, NotAnAckSubject},
     advisory::{Advisory, AdvisoryKind},
-    config::{ConsumerConfig, DEFAULT_DUPLICATE_WINDOW, DeliverPolicy, Discard, StreamConfig},
+    config::{
+        ConsumerConfig, DEFAULT_DUPLICATE_WINDOW, DeliverPolicy, Discard, PriorityGroups, PriorityPolicy, StreamConfig,
+    },
     headers::Headers,
     message::{
         Answer, ApiCall, ApiError, ApiKind, ClientId, ConsumerAction, ConsumerInfo, Delivery, Event, Inbox, Input,
-        Message, PubAck, Pull, PurgeScope, Request, SequencePair, Status, StatusHeaders, StoredMessage, StreamInfo,
-        WhenEmpty, Which,
+        Message, PubAck, PurgeScope, Request, SequencePair, Status, StatusHeaders, StoredMessage, StreamInfo, Which,
     },
+    pull::{PriorityRequest, Pull, WhenEmpty},
     subject::matches,
 };
 use self::{clients::Clients, message::Context, stamp::Stamp, stream::Stream};
@@ -200,16 +204,33 @@ impl Broker {
             Request::Pull { stream, consumer, reply, pull } => self.with(now, |streams, ctx| {
                 match streams.get_mut(&stream).and_then(|stream| stream.consumer(&consumer)) {
                     Some((consumer, log)) => {
-                        consumer.pull(reply, pull, ctx);
+                        consumer.pull(reply, &pull, ctx);
                         consumer.pump_if_awake(log, ctx);
                     }
-                    None => ctx.send(reply, Message::NoResponders),
+                    None => {
+                        let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}").into();
+                        ctx.send(reply, Message::NoResponders { subject });
+                    }
+                }
+            }),
+            Request::UnreadablePull { stream, consumer, reply, why } => self.with(now, |streams, ctx| {
+                match streams.get_mut(&stream).and_then(|stream| stream.consumer(&consumer)) {
+                    Some(_) => consumer::refuse_pull(reply, &why, ctx),
+                    None => {
+                        let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}").into();
+                        ctx.send(reply, Message::NoResponders { subject });
+                    }
                 }
             }),
             Request::Ack { subject, body, reply } => self.with(now, |streams, ctx| {
                 match streams.get_mut(&subject.stream).and_then(|stream| stream.consumer(&subject.consumer)) {
                     Some((consumer, log)) => consumer.acknowledge(&subject, body, reply, log, ctx),
-                    None => reply.into_iter().for_each(|reply| ctx.send(reply, Message::NoResponders)),
+                    None => {
+                        if let Some(reply) = reply {
+                            let subject = subject.to_string().into();
+                            ctx.send(reply, Message::NoResponders { subject });
+                        }
+                    }
                 }
             }),
             Request::Api { reply, call } => {
@@ -244,7 +265,7 @@ impl Broker {
                     Message::PubAck,
                 ),
                 None if heard => return,
-                None => Message::NoResponders,
+                None => Message::NoResponders { subject: subject.clone() },
             };
             if let Some(reply) = reply {
                 ctx.send(reply, answer);

@@ -7,6 +7,7 @@ use super::{
     advisory::Advisory,
     config::{ConsumerConfig, StreamConfig},
     headers::Headers,
+    pull::Pull,
 };
 
 /// A connection to the broker. A client that connects again under its id takes its inboxes up again, as NATS clients do.
@@ -79,6 +80,17 @@ pub enum Request {
         /// What is asked for.
         pull: Pull,
     },
+    /// The same, with a body that the server cannot read: answered with status 400.
+    UnreadablePull {
+        /// The stream.
+        stream: Arc<str>,
+        /// The durable consumer.
+        consumer: Arc<str>,
+        /// Where the status goes.
+        reply: Inbox,
+        /// What is wrong.
+        why: Arc<str>,
+    },
     /// A message to the reply subject of a delivery.
     Ack {
         /// The reply subject.
@@ -95,44 +107,6 @@ pub enum Request {
         /// The call.
         call: ApiCall,
     },
-}
-
-/// What a pull request asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pull {
-    /// How many messages at most.
-    pub batch: u64,
-    /// How long the request waits; `None` waits until the inbox is gone.
-    pub expires: Option<Duration>,
-    /// What happens where nothing is there to deliver.
-    pub when_empty: WhenEmpty,
-    /// How often the broker says that it is alive while the request waits.
-    pub heartbeat: Option<Duration>,
-    /// How many bytes at most: subject, reply subject, headers and payload of all messages.
-    pub max_bytes: Option<u64>,
-}
-
-impl Pull {
-    /// A request for `batch` messages that waits for at most `expires`.
-    #[must_use]
-    pub const fn waiting(batch: u64, expires: Duration) -> Self {
-        Self { batch, expires: Some(expires), when_empty: WhenEmpty::Wait, heartbeat: None, max_bytes: None }
-    }
-
-    /// A request for at most `batch` messages that are there already.
-    #[must_use]
-    pub const fn no_wait(batch: u64) -> Self {
-        Self { batch, expires: None, when_empty: WhenEmpty::Answer, heartbeat: None, max_bytes: None }
-    }
-}
-
-/// What a pull request does where nothing is there to deliver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WhenEmpty {
-    /// It waits for messages.
-    Wait,
-    /// It is answered: `no_wait` of the protocol.
-    Answer,
 }
 
 /// A call of the management API.
@@ -338,7 +312,10 @@ pub enum Message {
     /// A double ack was taken, or needed nothing.
     AckConfirmed,
     /// Status 503: nobody listens to the subject.
-    NoResponders,
+    NoResponders {
+        /// The subject.
+        subject: Arc<str>,
+    },
     /// A publish was refused.
     PublishRefused {
         /// The stream that captures the subject.
@@ -462,13 +439,27 @@ pub struct StreamInfo {
     pub first_seq: u64,
     /// The last sequence given.
     pub last_seq: u64,
+    /// Messages removed between the first and the last one.
+    pub num_deleted: u64,
+    /// Subjects of the messages stored.
+    pub num_subjects: u64,
     /// Consumers.
     pub consumers: usize,
+    /// When it was made, in nanoseconds since the Unix epoch.
+    pub created_nanos: i64,
+    /// When the first message was stored.
+    pub first_nanos: Option<i64>,
+    /// When the last message was stored.
+    pub last_nanos: Option<i64>,
+    /// When it said so.
+    pub now_nanos: i64,
 }
 
 /// A consumer as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConsumerInfo {
+    /// Its stream.
+    pub stream: Arc<str>,
     /// Its configuration, defaults filled in.
     pub config: ConsumerConfig,
     /// The last sequences delivered.
@@ -483,6 +474,14 @@ pub struct ConsumerInfo {
     pub num_waiting: u64,
     /// Messages not yet delivered.
     pub num_pending: u64,
+    /// When it was made, in nanoseconds since the Unix epoch.
+    pub created_nanos: i64,
+    /// When something was last delivered or put off, since the server started.
+    pub last_delivered_nanos: Option<i64>,
+    /// When something was last acknowledged, since the server started.
+    pub last_acked_nanos: Option<i64>,
+    /// When it said so.
+    pub now_nanos: i64,
 }
 
 /// A place in the deliveries of a consumer and in its stream.

@@ -27,10 +27,11 @@ pub(super) struct Stream {
     age_due: Option<Stamp>,
     /// A kill found the last message deleted: the next start finds no ids.
     ids_lost: bool,
+    created: Stamp,
 }
 
 impl Stream {
-    pub(super) fn new(config: StreamConfig) -> Self {
+    pub(super) fn new(config: StreamConfig, now: Stamp) -> Self {
         Self {
             config,
             log: Log::default(),
@@ -38,6 +39,7 @@ impl Stream {
             consumers: BTreeMap::new(),
             age_due: None,
             ids_lost: false,
+            created: now,
         }
     }
 
@@ -227,14 +229,20 @@ impl Stream {
         self.evict(ctx);
     }
 
-    pub(super) fn info(&self) -> StreamInfo {
+    pub(super) fn info(&self, now: Stamp) -> StreamInfo {
         StreamInfo {
             config: self.config.clone(),
             messages: self.log.messages(),
             bytes: self.log.bytes(),
             first_seq: self.log.first(),
             last_seq: self.log.last(),
+            num_deleted: self.log.last() + 1 - self.log.first() - self.log.messages(),
+            num_subjects: self.log.subjects(),
             consumers: self.consumers.len(),
+            created_nanos: self.created.nanos(),
+            first_nanos: self.log.oldest().map(Stamp::nanos),
+            last_nanos: self.log.newest().map(Stamp::nanos),
+            now_nanos: now.nanos(),
         }
     }
 
@@ -272,7 +280,7 @@ impl Stream {
         if action == ConsumerAction::Update {
             return Err(ApiError::new(400, 10_149, "consumer does not exist"));
         }
-        let consumer = Consumer::new(self.config.name.clone(), config, &self.log);
+        let consumer = Consumer::new(self.config.name.clone(), config, &self.log, ctx.now);
         let consumer = self.consumers.entry(name).or_insert(consumer);
         Ok(Answer::Consumer(consumer.info(&self.log, ctx)))
     }

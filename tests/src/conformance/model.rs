@@ -208,6 +208,7 @@ impl<'s> Bench<'s> {
                 when_empty: if *no_wait { WhenEmpty::Answer } else { WhenEmpty::Wait },
                 heartbeat: span(*heartbeat_ms),
                 max_bytes: (*max_bytes > 0).then_some(*max_bytes),
+                ..Pull::no_wait(*batch)
             };
             let reply = Inbox { client: ClientId(*client), token: 0 };
             self.request(Request::Pull { stream: self.stream.clone(), consumer: "c".into(), reply, pull });
@@ -295,7 +296,7 @@ fn seen(message: Message) -> Seen {
         },
         Message::PubAck(ack) => Seen::PubAck { sequence: ack.sequence, duplicate: ack.duplicate },
         Message::AckConfirmed => Seen::Confirmed,
-        Message::NoResponders => Seen::NoResponders,
+        Message::NoResponders { .. } => Seen::NoResponders,
         Message::PublishRefused { error, .. } | Message::Refused { error, .. } => {
             Seen::Refused(u64::from(error.err_code))
         }

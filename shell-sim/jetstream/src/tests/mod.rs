@@ -5,6 +5,7 @@ mod delivery;
 mod duplicates;
 mod limits;
 mod restart;
+mod wire;
 
 use std::time::Duration;
 
