@@ -20,7 +20,7 @@ pub(super) fn answer(streams: &mut Streams, call: ApiCall, ctx: &mut Context<'_>
             streams.remove(&name).ok_or_else(ApiError::stream_not_found)?.deleted(ctx);
             Ok(Answer::Deleted)
         }
-        ApiCall::StreamInfo(name) => Ok(Answer::Stream(find(streams, &name)?.info(ctx.now))),
+        ApiCall::StreamInfo(name) => Ok(Answer::Stream(Box::new(find(streams, &name)?.info(ctx.now)))),
         ApiCall::Purge { stream, scope } => Ok(find(streams, &stream)?.purge(&scope, ctx)),
         ApiCall::GetMessage { stream, which } => find(streams, &stream)?.message(&which),
         ApiCall::DeleteMessage { stream, sequence } => find(streams, &stream)?.delete_message(sequence, ctx),
@@ -31,7 +31,7 @@ pub(super) fn answer(streams: &mut Streams, call: ApiCall, ctx: &mut Context<'_>
         ApiCall::ConsumerInfo { stream, consumer } => {
             let (consumer, log) =
                 find(streams, &stream)?.consumer(&consumer).ok_or_else(ApiError::consumer_not_found)?;
-            Ok(Answer::Consumer(consumer.info(log, ctx)))
+            Ok(Answer::Consumer(Box::new(consumer.info(log, ctx))))
         }
         ApiCall::ResetConsumer { stream, consumer, sequence } => {
             let (consumer, log) =
@@ -40,7 +40,7 @@ pub(super) fn answer(streams: &mut Streams, call: ApiCall, ctx: &mut Context<'_>
                 return Err(ApiError::new(400, 10_204, format!("invalid reset: {refused}")));
             }
             consumer.reset(sequence, log, ctx);
-            Ok(Answer::Consumer(consumer.info(log, ctx)))
+            Ok(Answer::Consumer(Box::new(consumer.info(log, ctx))))
         }
         ApiCall::Unreadable { error, .. } => Err(error),
     }
@@ -56,13 +56,13 @@ fn create_stream(streams: &mut Streams, config: StreamConfig, ctx: &Context<'_>)
         if existing.config != config {
             return Err(ApiError::new(400, 10_058, "stream name already in use with a different configuration"));
         }
-        return Ok(Answer::Stream(existing.info(ctx.now)));
+        return Ok(Answer::Stream(Box::new(existing.info(ctx.now))));
     }
     refuse_overlap(streams, &config)?;
     let stream = Stream::new(config, ctx.now);
     let info = stream.info(ctx.now);
     streams.insert(info.config.name.clone(), stream);
-    Ok(Answer::Stream(info))
+    Ok(Answer::Stream(Box::new(info)))
 }
 
 fn update_stream(streams: &mut Streams, config: StreamConfig, ctx: &mut Context<'_>) -> Result<Answer, ApiError> {
@@ -71,7 +71,7 @@ fn update_stream(streams: &mut Streams, config: StreamConfig, ctx: &mut Context<
     refuse_overlap(streams, &config)?;
     let stream = find(streams, &config.name.clone())?;
     stream.update(config, ctx);
-    Ok(Answer::Stream(stream.info(ctx.now)))
+    Ok(Answer::Stream(Box::new(stream.info(ctx.now))))
 }
 
 fn refuse_overlap(streams: &Streams, config: &StreamConfig) -> Result<(), ApiError> {

@@ -235,7 +235,7 @@ impl Broker {
             }),
             Request::Api { reply, call } => {
                 let kind = call.kind();
-                let message = match self.call(now, call) {
+                let message = match self.call(now, *call) {
                     Ok(answer) => Message::Answer { call: kind, answer },
                     Err(error) => Message::Refused { call: kind, error },
                 };

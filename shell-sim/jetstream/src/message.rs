@@ -105,7 +105,7 @@ pub enum Request {
         /// Where the answer goes.
         reply: Inbox,
         /// The call.
-        call: ApiCall,
+        call: Box<ApiCall>,
     },
 }
 
@@ -415,9 +415,9 @@ pub struct ApiError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// A stream as it is now.
-    Stream(StreamInfo),
+    Stream(Box<StreamInfo>),
     /// A consumer as it is now.
-    Consumer(ConsumerInfo),
+    Consumer(Box<ConsumerInfo>),
     /// A stored message.
     Message(Arc<StoredMessage>),
     /// How many messages were purged.

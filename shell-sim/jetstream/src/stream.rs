@@ -275,14 +275,14 @@ impl Stream {
             if let Some(error) = existing.config.refuses(&config) {
                 return Err(error);
             }
-            return Ok(Answer::Consumer(existing.update(config, &self.log, ctx)));
+            return Ok(Answer::Consumer(Box::new(existing.update(config, &self.log, ctx))));
         }
         if action == ConsumerAction::Update {
             return Err(ApiError::new(400, 10_149, "consumer does not exist"));
         }
         let consumer = Consumer::new(self.config.name.clone(), config, &self.log, ctx.now);
         let consumer = self.consumers.entry(name).or_insert(consumer);
-        Ok(Answer::Consumer(consumer.info(&self.log, ctx)))
+        Ok(Answer::Consumer(Box::new(consumer.info(&self.log, ctx))))
     }
 
     pub(super) fn delete_consumer(&mut self, name: &str, ctx: &mut Context<'_>) -> Result<Answer, ApiError> {

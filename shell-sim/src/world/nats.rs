@@ -354,7 +354,7 @@ impl Frame {
             }
             Self::Get { answer, which } => Request::Api {
                 reply: inbox(answer),
-                call: ApiCall::GetMessage { stream: TRANSCRIPTION_STREAM.into(), which },
+                call: Box::new(ApiCall::GetMessage { stream: TRANSCRIPTION_STREAM.into(), which }),
             },
             Self::Pull { inbox: token, pull } => Request::Pull {
                 stream: TRANSCRIPTION_STREAM.into(),

@@ -133,7 +133,7 @@ impl<'s> Bench<'s> {
     }
 
     fn call(&mut self, number: usize, call: ApiCall) {
-        self.request(Request::Api { reply: Self::inbox(number), call });
+        self.request(Request::Api { reply: Self::inbox(number), call: Box::new(call) });
     }
 
     fn request(&mut self, request: Request) {

@@ -37,7 +37,7 @@ impl Object {
 
     pub(super) fn texts<'t>(&mut self, name: &str, values: impl IntoIterator<Item = &'t str>) {
         self.name(name);
-        self.list(values, |text, value| string(text, value));
+        self.list(values, string);
     }
 
     pub(super) fn numbers(&mut self, name: &str, values: impl IntoIterator<Item = i64>) {
