@@ -241,6 +241,7 @@ impl<'s> Bench<'s> {
                         AdvisoryKind::MaxDeliveries => ("MAX_DELIVERIES", String::new()),
                         AdvisoryKind::Naked { .. } => ("MSG_NAKED", String::new()),
                         AdvisoryKind::Terminated { reason, .. } => ("MSG_TERMINATED", reason.to_string()),
+                        AdvisoryKind::Pause(_) => ("PAUSE", String::new()),
                     };
                     let (sequence, deliveries) = (advisory.stream_seq, advisory.deliveries);
                     let seen = Seen::Advisory { kind: kind.to_owned(), sequence, deliveries, reason };
@@ -309,7 +310,10 @@ fn seen(message: Message) -> Seen {
             pending: info.num_pending,
         },
         Message::Answer { answer: Answer::Purged(count), .. } => Seen::Purged(count),
-        Message::Answer { answer: Answer::Stream(_) | Answer::Message(_) | Answer::Deleted, .. }
+        Message::Answer {
+            answer: Answer::Stream(_) | Answer::Message(_) | Answer::Deleted | Answer::Paused(_),
+            ..
+        }
         | Message::Core { .. } => Seen::Answered,
     }
 }
