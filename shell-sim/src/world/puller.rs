@@ -7,7 +7,7 @@ use smol::future;
 use transcript_core::{Delivery, Input, Payload, Time, WallTime, contract::REDRIVE_OF_HEADER};
 
 use super::{nats::Frame, shell::Shared};
-use crate::{bug::Bug, seen::Seen};
+use crate::{bug::Bug, observation::Observation};
 
 /// The shortest and the longest time for which the broker keeps a request; between them it is the ack wait.
 const EXPIRES: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
@@ -145,7 +145,7 @@ impl Puller {
     fn deliver(&mut self, delivery: broker::Delivery) {
         let processor = self.shared.processor;
         let reply: Arc<str> = delivery.reply.to_string().into();
-        self.shared.world.saw(&Seen::Arrived { processor, reply: &reply });
+        self.shared.world.saw(&Observation::Arrived { processor, reply: &reply });
         if self.shared.world.has_bug(Bug::ClientBuffer) {
             self.held.push_back(delivery);
         } else {

@@ -33,9 +33,9 @@ use super::{
 };
 use crate::{
     bug::Bug,
+    observation::{Ending, Observation},
     plan::{Kind, Moment, millis},
     runtime::{Bell, Queue, Slot},
-    seen::{Ending, Seen},
     store::{self, Command, Durability, StoreError},
 };
 
@@ -207,14 +207,14 @@ impl Shared {
         Ok(serde_json::to_vec(known).expect("an end is JSON").into())
     }
 
-    async fn bury(&self, original: Awaited, letter: &DeadLetter) -> Result<Report, Failure> {
-        let payload = self.copy(original, letter.ended.as_ref()).await?;
-        let headers = expecting_the_stream(Some(letter.message_id()))
-            .with(STREAM_SEQUENCE_HEADER, letter.stream_sequence.to_string())
-            .with(ATTEMPTS_HEADER, letter.attempts.to_string())
-            .with(REASON_HEADER, letter.reason.as_str());
+    async fn dead_letter(&self, original: Awaited, dead_letter: &DeadLetter) -> Result<Report, Failure> {
+        let payload = self.copy(original, dead_letter.ended.as_ref()).await?;
+        let headers = expecting_the_stream(Some(dead_letter.message_id()))
+            .with(STREAM_SEQUENCE_HEADER, dead_letter.stream_sequence.to_string())
+            .with(ATTEMPTS_HEADER, dead_letter.attempts.to_string())
+            .with(REASON_HEADER, dead_letter.reason.as_str());
         let stream_sequence = self.publish(DEAD_LETTER_SUBJECT, headers, payload).await?;
-        Ok(Report::Buried { stream_sequence })
+        Ok(Report::DeadLettered { stream_sequence })
     }
 
     async fn republish(&self, original: Awaited, of: u64, ended: &SessionEnded) -> Result<Report, Failure> {
@@ -290,15 +290,15 @@ impl Driver {
         let ignored = self.core.borrow().counters().ignored_reports;
         let mut reported = None;
         match &input {
-            Input::Delivered(delivery) => world.saw(&Seen::Delivered { processor, delivery }),
+            Input::Delivered(delivery) => world.saw(&Observation::Delivered { processor, delivery }),
             Input::Reported { effect, report } => {
                 reported = Some(*effect);
-                world.saw(&Seen::Reported { processor, id: *effect, report });
+                world.saw(&Observation::Reported { processor, id: *effect, report });
             }
             Input::Exhausted(exhausted) => {
-                world.saw(&Seen::Heard { processor, sequence: exhausted.stream_sequence });
+                world.saw(&Observation::Heard { processor, sequence: exhausted.stream_sequence });
             }
-            Input::Outgrown(outgrown) => world.saw(&Seen::Outgrown { processor, key: &outgrown.session.key() }),
+            Input::Stale(stale) => world.saw(&Observation::StaleSummary { processor, key: &stale.session.key() }),
             Input::Woken => {}
             Input::Drain => self.shared.stop_pulling(),
         }
@@ -310,7 +310,7 @@ impl Driver {
         }
         self.tell(input);
         if let Some(id) = reported.filter(|_| self.core.borrow().counters().ignored_reports > ignored) {
-            world.saw(&Seen::Ignored { processor, id });
+            world.saw(&Observation::Ignored { processor, id });
         }
     }
 
@@ -338,7 +338,7 @@ impl Driver {
             let output = self.core.borrow_mut().poll_output();
             match output {
                 Output::Perform { id, effect } => {
-                    world.saw(&Seen::Asked { processor, id, effect: &effect });
+                    world.saw(&Observation::Asked { processor, id, effect: &effect });
                     let kind = Kind::of(&effect);
                     let twist = world.pass(Point::Effect { processor, kind, moment: Moment::Before });
                     if world.is_doomed(processor) {
@@ -350,7 +350,7 @@ impl Driver {
                     world.pass(Point::Effect { processor, kind, moment: Moment::After });
                 }
                 Output::InProgress { reply } => {
-                    world.saw(&Seen::InProgress { processor, reply: &reply });
+                    world.saw(&Observation::InProgress { processor, reply: &reply });
                     let kind = Kind::Heartbeat;
                     world.pass(Point::Effect { processor, kind, moment: Moment::Before });
                     // What cannot be sent now would be late.
@@ -364,7 +364,7 @@ impl Driver {
                     let (jobs, bytes) = (core.in_flight(), core.bytes_in_flight());
                     let overflowed = core.counters().overflowed;
                     drop(core);
-                    world.saw(&Seen::Waits { processor, jobs, bytes, overflowed, served, next });
+                    world.saw(&Observation::Waits { processor, jobs, bytes, overflowed, served, next });
                     return Some(Some(next));
                 }
                 Output::Drained => return Some(None),
@@ -447,10 +447,10 @@ impl Driver {
                     shared.report(id, report.unwrap_or_else(Report::Failed));
                 });
             }
-            Effect::Bury { letter } => {
-                let original = shared.original(letter.stream_sequence);
+            Effect::DeadLetter { dead_letter } => {
+                let original = shared.original(dead_letter.stream_sequence);
                 world.spawn_on(processor, async move {
-                    let report = shared.bury(original, &letter).await;
+                    let report = shared.dead_letter(original, &dead_letter).await;
                     shared.report(id, report.unwrap_or_else(Report::Failed));
                 });
             }

@@ -7,7 +7,7 @@ use jetstream_model::{
     Headers, Inbox, Input, Message, Pull, PurgeScope, Request, StatusHeaders, StreamConfig, Tuning, WhenEmpty,
 };
 
-use super::{Action, ConsumerPlan, Record, Script, Seen, Step, Stop, script::RESTART_MS};
+use super::{Action, BrokerEvent, ConsumerPlan, Record, Script, Step, Stop, script::RESTART_MS};
 
 /// How late timers and steps may be without a difference, in milliseconds.
 pub const MARGIN_MS: u64 = 110;
@@ -244,7 +244,7 @@ impl<'s> Bench<'s> {
                         AdvisoryKind::Pause(_) => ("PAUSE", String::new()),
                     };
                     let (sequence, deliveries) = (advisory.stream_seq, advisory.deliveries);
-                    let seen = Seen::Advisory { kind: kind.to_owned(), sequence, deliveries, reason };
+                    let seen = BrokerEvent::Advisory { kind: kind.to_owned(), sequence, deliveries, reason };
                     self.record.see(format!("advisories {kind}"), at_ms, seen);
                 }
             }
@@ -278,15 +278,15 @@ pub(super) fn lane_of_step(script: &Script, number: usize) -> String {
     format!("step {number:02} {words}")
 }
 
-fn seen(message: Message) -> Seen {
+fn seen(message: Message) -> BrokerEvent {
     match message {
-        Message::Delivery(delivery) => Seen::Delivered {
+        Message::Delivery(delivery) => BrokerEvent::Delivered {
             sequence: delivery.reply.stream_seq,
             attempt: delivery.reply.deliveries,
             consumer_seq: delivery.reply.consumer_seq,
             pending: delivery.reply.pending,
         },
-        Message::Status(status) => Seen::Status {
+        Message::Status(status) => BrokerEvent::Status {
             code: status.code,
             text: status.text.to_string(),
             headers: match status.headers {
@@ -295,13 +295,13 @@ fn seen(message: Message) -> Seen {
                 StatusHeaders::Last { consumer, stream } => format!("last {consumer} of consumer {stream} of stream"),
             },
         },
-        Message::PubAck(ack) => Seen::PubAck { sequence: ack.sequence, duplicate: ack.duplicate },
-        Message::AckConfirmed => Seen::Confirmed,
-        Message::NoResponders { .. } => Seen::NoResponders,
+        Message::PubAck(ack) => BrokerEvent::PubAck { sequence: ack.sequence, duplicate: ack.duplicate },
+        Message::AckConfirmed => BrokerEvent::Confirmed,
+        Message::NoResponders { .. } => BrokerEvent::NoResponders,
         Message::PublishRefused { error, .. } | Message::Refused { error, .. } => {
-            Seen::Refused(u64::from(error.err_code))
+            BrokerEvent::Refused(u64::from(error.err_code))
         }
-        Message::Answer { answer: Answer::Consumer(info), .. } => Seen::Info {
+        Message::Answer { answer: Answer::Consumer(info), .. } => BrokerEvent::Info {
             delivered: (info.delivered.consumer, info.delivered.stream),
             floor: (info.ack_floor.consumer, info.ack_floor.stream),
             ack_pending: info.num_ack_pending,
@@ -309,11 +309,11 @@ fn seen(message: Message) -> Seen {
             waiting: info.num_waiting,
             pending: info.num_pending,
         },
-        Message::Answer { answer: Answer::Purged(count), .. } => Seen::Purged(count),
+        Message::Answer { answer: Answer::Purged(count), .. } => BrokerEvent::Purged(count),
         Message::Answer {
             answer: Answer::Stream(_) | Answer::Message(_) | Answer::Deleted | Answer::Paused(_),
             ..
         }
-        | Message::Core { .. } => Seen::Answered,
+        | Message::Core { .. } => BrokerEvent::Answered,
     }
 }
