@@ -57,10 +57,12 @@ mod redact;
 pub mod replay;
 pub mod stats;
 
+pub use transcript_core::Server;
+
 pub use self::{
     files::{FilesError, TraceFiles, is_read_in_directory},
     follow::{Followed, Follower},
-    format::{Content, Continues, Entry, FORMAT, Header, LeftOut, Line, Note, Said, Server, Servers},
+    format::{Content, Continues, Entry, FORMAT, Header, LeftOut, Line, Note, Said, Servers},
     read::{ReadError, Reader},
     record::Recorder,
 };
