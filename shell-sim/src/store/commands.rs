@@ -15,9 +15,6 @@ use transcript_core::{
 
 use super::{Durability, Fate, Rule, Store, StoreError, Writes};
 
-/// What a document takes beside its text, in bytes.
-const DOCUMENT_BYTES: usize = 100;
-
 /// What goes wrong with a command that reaches a primary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
@@ -84,7 +81,7 @@ impl Store {
                 let keys: Vec<Key> = marks.iter().map(|mark| mark.key.clone()).collect();
                 self.write(&keys, fault, |store, place| {
                     if let Some(mark) = marks.get(place) {
-                        store.mark(now, mark.key.clone(), mark.announcement, mark.notified);
+                        store.mark(now, mark.key.clone(), mark.announcement, mark.segments, mark.notified);
                         store.written(now, Durability::Journal);
                     }
                 })
@@ -165,7 +162,7 @@ impl Store {
                 kept += bytes(segment);
                 session.documents.push(document(segment));
             }
-            if session.bytes > 0 {
+            if !session.documents.is_empty() {
                 sessions.push(session);
             }
         }
@@ -179,8 +176,9 @@ impl Store {
         while page.documents.len() < limit {
             let Some(segment) = found.next() else { return page };
             read += bytes(segment);
-            if read > max_bytes && !page.documents.is_empty() {
+            if read > max_bytes {
                 page.more = true;
+                page.needs = Some(bytes(segment)).filter(|bytes| *bytes > max_bytes);
                 return page;
             }
             page.documents.push(document(segment));
@@ -212,7 +210,7 @@ fn document(segment: &Segment) -> Document {
 
 fn bytes(segment: &Segment) -> u64 {
     let speaker = segment.speaker.as_ref().map_or(0, String::len);
-    u64::try_from(segment.text.len() + speaker + DOCUMENT_BYTES).unwrap_or(u64::MAX)
+    u64::try_from(segment.text.len() + speaker).unwrap_or(u64::MAX)
 }
 
 /// The summaries that a command writes: at which places, and what it announces.

@@ -128,6 +128,8 @@ pub enum Command {
         key: Key,
         /// What was announced.
         announcement: Announcement,
+        /// How many segments were announced.
+        segments: u64,
         /// The mark.
         notified: Notified,
         /// When it is answered.
@@ -378,8 +380,8 @@ impl Store {
                 self.written(now, durability);
                 Ok(Answer::Stored(Some(stored)))
             }
-            Command::Mark { key, announcement, notified, durability } => {
-                self.mark(now, key, announcement, notified);
+            Command::Mark { key, announcement, segments, notified, durability } => {
+                self.mark(now, key, announcement, segments, notified);
                 self.written(now, durability);
                 Ok(Answer::Marked)
             }
@@ -429,12 +431,21 @@ impl Store {
         stored
     }
 
-    fn mark(&mut self, now: Time, key: Key, announcement: Announcement, notified: Notified) {
+    fn mark(&mut self, now: Time, key: Key, announcement: Announcement, segments: u64, notified: Notified) {
         let Some(document) = self.summaries.get_mut(&key) else { return };
         let before = document.clone();
-        match announcement {
-            Announcement::Processed | Announcement::ProcessedOnce => drop(document.notified.get_or_insert(notified)),
-            Announcement::Revised { revision } => document.revised = document.revised.max(Some(revision)),
+        let announced = match announcement {
+            Announcement::Processed | Announcement::ProcessedOnce => {
+                document.notified.get_or_insert(notified);
+                1
+            }
+            Announcement::Revised { revision } => {
+                document.revised = document.revised.max(Some(revision));
+                revision
+            }
+        };
+        if document.revision == announced && document.summary.segments > segments {
+            document.revision += 1;
         }
         if *document != before {
             self.unflushed.push_back((now, Undo::Summary { key, before: Some(before) }));

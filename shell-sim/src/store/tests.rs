@@ -49,7 +49,7 @@ const MARK: Notified = Notified { stream_sequence: 7, at: WallTime::from_millis(
 
 fn mark(notified: Notified) -> Command {
     let announcement = Announcement::Processed;
-    Command::Mark { key: summary(0).key.clone(), announcement, notified, durability: Durability::Journal }
+    Command::Mark { key: summary(0).key.clone(), announcement, segments: 9, notified, durability: Durability::Journal }
 }
 
 fn count(store: &mut Store) -> Result<Answer, StoreError> {
@@ -90,7 +90,8 @@ fn a_summary_never_goes_back_and_keeps_its_mark() {
     let key = summary(0).key.clone();
     assert_eq!(store.perform(at(0), Command::Read { key: key.clone() }, Fate::Done), revised(6, 2, None));
     let announcement = Announcement::Revised { revision: 2 };
-    let told = Command::Mark { key: key.clone(), announcement, notified: MARK, durability: Durability::Journal };
+    let told =
+        Command::Mark { key: key.clone(), announcement, segments: 9, notified: MARK, durability: Durability::Journal };
     assert_eq!(store.perform(at(0), told, Fate::Done), Ok(Answer::Marked));
     assert_eq!(store.perform(at(0), save(6, Durability::Journal), Fate::Done), revised(6, 2, Some(2)));
     assert_eq!(store.summary(&key).map(|document| document.summary.segments), Some(6));

@@ -14,7 +14,7 @@ use jetstream_model::{AckBody, Answer, Headers, Message, Which};
 use smol::future;
 use transcript_client::mongodb::{Load, Mark, Request};
 use transcript_core::{
-    Acknowledgement, Effect, Failure, FailureKind, Input, Output, Processor, Report, Time, WakeUp, WallTime,
+    Acknowledgement, Effect, Failure, FailureKind, Input, Output, Payload, Processor, Report, Time, WakeUp, WallTime,
     contract::{
         ATTEMPTS_HEADER, Announcement, DEAD_LETTER_SUBJECT, DeadLetter, Notification, REASON_HEADER, REDRIVE_OF_HEADER,
         SESSION_ENDED_SUBJECT, STREAM_SEQUENCE_HEADER, TRANSCRIPTION_STREAM, redrive_id,
@@ -41,8 +41,6 @@ use crate::{
     store::{self, Command, StoreError},
 };
 
-/// The most bytes of a page.
-const PAGE_BYTES: u64 = 4 << 20;
 /// JetStream's error where a subject holds a message already.
 const WRONG_LAST_SEQUENCE: u16 = 10_071;
 /// JetStream's error where a stream does not hold a message.
@@ -101,9 +99,9 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
         inputs: Rc::clone(&inputs),
         nats: Rc::clone(&nats),
         mongo: Rc::clone(&mongo),
-        store: StoreSocket::default(),
+        store: StoreSocket::new(options.core().request_timeout),
         ack_wait,
-        answer_timeout: millis(options.answer_timeout_ms),
+        answer_timeout: options.core().request_timeout,
         allowance: Cell::new(0),
         allowed: Bell::default(),
         open_pulls: RefCell::new(Some(vec![])),
@@ -198,6 +196,14 @@ impl Shared {
         self.nats.ask(|answer| Frame::Get { answer, which: Which::Sequence(stream_sequence) })
     }
 
+    /// The bytes of a message of the stream; `None` where it holds none, or cannot be read.
+    pub(super) async fn payload(&self, stream_sequence: u64) -> Option<Payload> {
+        match self.within(self.original(stream_sequence).answer()).await {
+            Some(Message::Answer { answer: Answer::Message(message), .. }) => Some(Payload(message.payload.to_vec())),
+            Some(_) | None => None,
+        }
+    }
+
     /// Its own bytes, or what is known of the call where the stream no longer holds it.
     async fn copy(&self, original: Awaited, known: Option<&SessionEnded>) -> Result<Arc<[u8]>, Failure> {
         match self.within(original.answer()).await {
@@ -207,7 +213,7 @@ impl Shared {
             Some(_) => return Err(Failure { kind: FailureKind::Busy, detail: "the stream cannot be read".to_owned() }),
         }
         let known = known.ok_or_else(|| Failure {
-            kind: FailureKind::Rejected,
+            kind: FailureKind::Missing,
             detail: "the message is no longer in the stream".to_owned(),
         })?;
         Ok(serde_json::to_vec(known).expect("an end is JSON").into())
@@ -236,14 +242,23 @@ impl Shared {
         published(self.within(awaited.answer()).await)
     }
 
-    /// The place of the last message of a subject, which is why the stream refused another one.
-    async fn last_of(&self, subject: String) -> Result<Report, Failure> {
-        let awaited = self.nats.ask(|answer| Frame::Get { answer, which: Which::LastOf(subject.into()) });
-        match self.within(awaited.answer()).await {
-            Some(Message::Answer { answer: Answer::Message(message), .. }) => {
-                Ok(Report::Published { stream_sequence: message.sequence })
+    /// The message that is why the stream did not take another one, and what it announces.
+    async fn announced_before(&self, which: Which, ours: u64) -> Result<Report, Failure> {
+        let place = if let Which::Sequence(sequence) = &which { Some(*sequence) } else { None };
+        let awaited = self.nats.ask(|answer| Frame::Get { answer, which });
+        match (self.within(awaited.answer()).await, place) {
+            (Some(Message::Answer { answer: Answer::Message(message), .. }), _) => {
+                let announced = serde_json::from_slice::<Notification>(&message.payload);
+                let segments = announced.map_or(ours, |announced| announced.segments);
+                Ok(Report::Published { stream_sequence: message.sequence, segments })
             }
-            Some(_) | None => Err(Failure { kind: FailureKind::Busy, detail: "the stream cannot be read".to_owned() }),
+            // It was deleted since.
+            (Some(Message::Refused { error, .. }), Some(stream_sequence)) if error.err_code == NO_MESSAGE_FOUND => {
+                Ok(Report::Published { stream_sequence, segments: ours })
+            }
+            (Some(_) | None, _) => {
+                Err(Failure { kind: FailureKind::Busy, detail: "the stream cannot be read".to_owned() })
+            }
         }
     }
 }
@@ -306,7 +321,7 @@ impl Driver {
             }
             Input::Stale(stale) => world.saw(&Observation::StaleSummary { processor, key: &stale.session.key() }),
             Input::Woken => {}
-            Input::Drain => self.shared.stop_pulling(),
+            Input::Consumer(_) | Input::Drain | Input::DeliveriesStopped => {}
         }
         #[cfg(feature = "planted-bugs")]
         if let Input::Delivered(delivery) = &input
@@ -365,6 +380,11 @@ impl Driver {
                     }
                     world.pass(Point::Effect { processor, kind, moment: Moment::After });
                 }
+                Output::StopDeliveries => {
+                    shared.stop_pulling();
+                    shared.inputs.push(Input::DeliveriesStopped);
+                }
+                Output::Notice(_) => {}
                 Output::Wait(next) => {
                     let core = self.core.borrow();
                     let (jobs, bytes) = (core.in_flight(), core.bytes_in_flight());
@@ -382,9 +402,7 @@ impl Driver {
     }
 
     fn allow(&self) {
-        let room = u64::try_from(self.core.borrow().room()).unwrap_or(u64::MAX);
-        let counters = self.core.borrow().counters();
-        let allowance = counters.delivered + counters.overflowed + room;
+        let allowance = self.core.borrow().allowance();
         if self.shared.allowance.replace(allowance) != allowance {
             self.shared.allowed.put(());
         }
@@ -399,22 +417,31 @@ impl Driver {
         let world = Rc::clone(&shared.world);
         match effect {
             Effect::Count { session_id } => shared.store.ask(&shared, id, Request::Count { session_id }),
-            Effect::Load { session_id, after, limit, counted } => {
-                let load = Load { session_id, after, limit, max_bytes: PAGE_BYTES, counted };
+            Effect::Load { session_id, after, limit, max_bytes, counted } => {
+                let load = Load { session_id, after, limit, max_bytes, counted };
                 shared.store.ask(&shared, id, Request::Load(load));
             }
             Effect::Save { summary } => shared.store.ask(&shared, id, Request::Save { summary }),
-            Effect::Mark { key, announcement, notified } => {
-                shared.store.ask(&shared, id, Request::Mark(Mark { key, announcement, notified }));
+            Effect::Check { key } => shared.store.ask(&shared, id, Request::Check { key }),
+            Effect::Mark { key, announcement, segments, notified } => {
+                shared.store.ask(&shared, id, Request::Mark(Mark { key, announcement, segments, notified }));
             }
             Effect::Publish { key, announcement, notification } => {
                 let awaited = shared.nats.ask(|answer| self.publication(answer, &key, announcement, &notification));
                 world.spawn_on(processor, async move {
-                    let report = match shared.within(awaited.answer()).await {
+                    let which = match shared.within(awaited.answer()).await {
                         Some(Message::PublishRefused { error, .. }) if error.err_code == WRONG_LAST_SEQUENCE => {
-                            shared.last_of(announcement.subject(&key)).await
+                            Ok(Which::LastOf(announcement.subject(&key).into()))
                         }
-                        answer => published(answer).map(|stream_sequence| Report::Published { stream_sequence }),
+                        Some(Message::PubAck(ack)) if ack.duplicate => Ok(Which::Sequence(ack.sequence)),
+                        answer => Err(published(answer)),
+                    };
+                    let report = match which {
+                        Ok(which) => shared.announced_before(which, notification.segments).await,
+                        Err(published) => published.map(|stream_sequence| Report::Published {
+                            stream_sequence,
+                            segments: notification.segments,
+                        }),
                     };
                     shared.report(id, report.unwrap_or_else(Report::Failed));
                 });
@@ -492,7 +519,7 @@ fn published(answer: Option<Message>) -> Result<u64, Failure> {
     match answer {
         None => failure(FailureKind::TimedOut, "NATS: timed out"),
         Some(Message::PubAck(ack)) => Ok(ack.sequence),
-        Some(Message::NoResponders) => failure(FailureKind::Unreachable, "NATS: no responders"),
+        Some(Message::NoResponders { .. }) => failure(FailureKind::Unreachable, "NATS: no responders"),
         Some(Message::PublishRefused { error, .. }) => {
             let kind = match error.code {
                 401 | 403 => FailureKind::Denied,
@@ -516,7 +543,7 @@ fn published(answer: Option<Message>) -> Result<u64, Failure> {
 fn acknowledged(answer: Option<&Message>) -> Report {
     match answer {
         None => failure(FailureKind::TimedOut, "NATS: timed out"),
-        Some(Message::NoResponders) => failure(FailureKind::Unreachable, "NATS: no responders"),
+        Some(Message::NoResponders { .. }) => failure(FailureKind::Unreachable, "NATS: no responders"),
         Some(
             Message::Delivery(_)
             | Message::Status(_)

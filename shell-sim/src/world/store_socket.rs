@@ -1,6 +1,6 @@
 //! The socket of the MongoDB client: it runs the client's commands on the simulated store.
 
-use std::{cell::RefCell, rc::Rc};
+use std::{cell::RefCell, rc::Rc, time::Duration};
 
 use transcript_client::mongodb::{Client, CommandError, CommandId, Input, Output, Reply, Request};
 use transcript_core::ids::EffectId;
@@ -14,12 +14,15 @@ use crate::store::written_keys;
 use crate::store::{Answer, Command, StoreError};
 
 /// The client of one process.
-#[derive(Default)]
 pub(super) struct StoreSocket {
     client: RefCell<Client>,
 }
 
 impl StoreSocket {
+    pub(super) fn new(request_timeout: Duration) -> Self {
+        Self { client: RefCell::new(Client::new(request_timeout)) }
+    }
+
     /// Asks for an effect; where a command begins with it, its first message leaves at once.
     pub(super) fn ask(&self, shared: &Rc<Shared>, id: EffectId, request: Request) {
         self.tell(shared, Input::Asked { id, request });

@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use super::queue::{Asked, Put, Queue};
+use transcript_core::Time;
+
+use super::queue::{Asked, Deadline, Put, Queue};
 
 /// Requests of one kind.
 #[derive(Debug)]
@@ -20,8 +22,13 @@ impl<T, P> Default for Lane<T, P> {
 }
 
 impl<T, P> Lane<T, P> {
-    pub(super) fn put(&mut self, asked: Asked<T>) -> Put {
-        self.queue.put(asked)
+    pub(super) fn put(&mut self, now: Time, asked: Asked<T>) -> Put {
+        self.queue.put(now, asked)
+    }
+
+    /// See [`Queue::dropped`].
+    pub(super) fn dropped(&mut self) -> usize {
+        self.queue.dropped()
     }
 
     /// Begins the next command, if none is under way: with a part of an earlier batch, or with what `gather` takes.
@@ -48,12 +55,13 @@ impl<T, P> Lane<T, P> {
 /// Takes requests for one command: at most `most`, and as many as weigh no more than `heaviest` together, or one.
 pub(super) fn gather<T>(
     queue: &mut Queue<T>,
+    deadline: Deadline,
     most: usize,
     heaviest: u64,
     weight: impl Fn(&T) -> u64,
 ) -> Option<Vec<Asked<T>>> {
     let (mut batch, mut weighs) = (vec![], 0_u64);
-    while let Some(next) = queue.first() {
+    while let Some(next) = queue.first(deadline) {
         let more = weighs.saturating_add(weight(&next.what));
         if batch.len() >= most || (more > heaviest && !batch.is_empty()) {
             break;

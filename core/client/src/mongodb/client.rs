@@ -4,6 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     mem,
     sync::Arc,
+    time::Duration,
 };
 
 use transcript_core::{
@@ -23,7 +24,7 @@ use super::{
     gate::PageGate,
     notice::{Notice, Notices},
     pages::Start,
-    queue::{Asked, Put, Queue},
+    queue::{Asked, Deadline, Put, Queue},
     small,
 };
 
@@ -35,6 +36,8 @@ const MOST_COUNTED: u64 = 20_000;
 const MOST_SAVED_BYTES: u64 = 16 << 20;
 /// The most pages that are read at the same time.
 const MOST_PAGES: usize = 8;
+/// For how many request timeouts a request waits at most: see [`Settings::answer_timeout`](transcript_core::Settings).
+const WAITS_FOR: u32 = 6;
 /// The index of every collection, by which summaries are told apart.
 const ID_INDEX: &str = "_id_";
 
@@ -93,6 +96,11 @@ pub enum Request {
         /// The summary.
         summary: Arc<Summary>,
     },
+    /// [`Effect::Check`](transcript_core::Effect::Check).
+    Check {
+        /// The summary's `_id`.
+        key: Key,
+    },
     /// [`Effect::Mark`](transcript_core::Effect::Mark).
     Mark(Mark),
 }
@@ -106,7 +114,7 @@ pub struct Load {
     pub after: Option<Cursor>,
     /// The most segments.
     pub limit: u32,
-    /// The most bytes of documents; a page of one segment can be larger.
+    /// The most bytes of documents.
     pub max_bytes: u64,
     /// How many segments the last count found.
     pub counted: u64,
@@ -119,18 +127,22 @@ pub struct Mark {
     pub key: Key,
     /// What was announced.
     pub announcement: Announcement,
+    /// How many segments were announced.
+    pub segments: u64,
     /// Where, and when.
     pub notified: Notified,
 }
 
 /// Asks MongoDB for what the core decides; see the [module](super).
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Client {
     now: Time,
+    request_timeout: Duration,
     counts: Lane<Arc<str>>,
     loads: Lane<Load>,
     pages: Queue<Load>,
     saves: Lane<Arc<Summary>, Saving>,
+    checks: Lane<Key>,
     marks: Lane<Mark>,
     gate: PageGate,
     under_way: BTreeMap<CommandId, UnderWay>,
@@ -148,6 +160,7 @@ enum UnderWay {
     Page(Asked<Load>, Start),
     Save(Vec<Asked<Arc<Summary>>>, Missing),
     ReadBack(Vec<Saved>),
+    Check(Vec<Asked<Key>>),
     Mark(Vec<Asked<Mark>>),
 }
 
@@ -169,10 +182,25 @@ struct Saved {
 }
 
 impl Client {
-    /// A client without anything to do.
+    /// A client without anything to do. `request_timeout` is that of the core's settings.
     #[must_use]
-    pub fn new() -> Self {
-        Self::default()
+    pub fn new(request_timeout: Duration) -> Self {
+        Self {
+            now: Time::ZERO,
+            request_timeout,
+            counts: Lane::default(),
+            loads: Lane::default(),
+            pages: Queue::default(),
+            saves: Lane::default(),
+            checks: Lane::default(),
+            marks: Lane::default(),
+            gate: PageGate::default(),
+            under_way: BTreeMap::new(),
+            pages_under_way: 0,
+            last: 0,
+            notices: Notices::default(),
+            outputs: VecDeque::new(),
+        }
     }
 
     /// Takes what happened. A reply to a command that is not under way is ignored.
@@ -199,10 +227,11 @@ impl Client {
 
     fn ask(&mut self, id: EffectId, request: Request) {
         let put = match request {
-            Request::Count { session_id } => self.counts.put(Asked { id, what: session_id }),
-            Request::Load(load) => self.loads.put(Asked { id, what: load }),
-            Request::Save { summary } => self.saves.put(Asked { id, what: summary }),
-            Request::Mark(mark) => self.marks.put(Asked { id, what: mark }),
+            Request::Count { session_id } => self.counts.put(self.now, Asked { id, what: session_id }),
+            Request::Load(load) => self.loads.put(self.now, Asked { id, what: load }),
+            Request::Save { summary } => self.saves.put(self.now, Asked { id, what: summary }),
+            Request::Check { key } => self.checks.put(self.now, Asked { id, what: key }),
+            Request::Mark(mark) => self.marks.put(self.now, Asked { id, what: mark }),
         };
         if put == Put::Behind {
             self.gate.asked();
@@ -211,14 +240,16 @@ impl Client {
 
     /// Begins every command that can begin.
     fn begin(&mut self) {
-        if let Some(batch) = self.counts.begin(|queue| gather(queue, MOST_MEMBERS, u64::MAX, |_| 0)) {
+        let deadline = self.deadline();
+        if let Some(batch) = self.counts.begin(|queue| gather(queue, deadline, MOST_MEMBERS, u64::MAX, |_| 0)) {
             let sessions: BTreeSet<_> = batch.iter().map(|asked| Arc::clone(&asked.what)).collect();
             self.run(Command::Count { sessions: sessions.into_iter().collect() }, UnderWay::Count(batch));
         }
         self.begin_loads();
         let weight = |summary: &Arc<Summary>| summary_bytes(summary);
         let saving = self.saves.begin(|queue| {
-            gather(queue, MOST_MEMBERS, MOST_SAVED_BYTES, weight).map(|batch| Saving::Write(batch, Missing::Insert))
+            gather(queue, deadline, MOST_MEMBERS, MOST_SAVED_BYTES, weight)
+                .map(|batch| Saving::Write(batch, Missing::Insert))
         });
         match saving {
             Some(Saving::Write(batch, missing)) => {
@@ -231,19 +262,30 @@ impl Client {
             }
             None => {}
         }
-        if let Some(batch) = self.marks.begin(|queue| gather(queue, MOST_MEMBERS, u64::MAX, |_| 0)) {
+        if let Some(batch) = self.checks.begin(|queue| gather(queue, deadline, MOST_MEMBERS, u64::MAX, |_| 0)) {
+            let keys: BTreeSet<_> = batch.iter().map(|asked| asked.what.clone()).collect();
+            self.run(Command::ReadBack { keys: keys.into_iter().collect() }, UnderWay::Check(batch));
+        }
+        if let Some(batch) = self.marks.begin(|queue| gather(queue, deadline, MOST_MEMBERS, u64::MAX, |_| 0)) {
             let marks = batch.iter().map(|asked| asked.what.clone()).collect();
             self.run(Command::Mark { marks }, UnderWay::Mark(batch));
         }
+        let dropped = self.counts.dropped() + self.loads.dropped() + self.saves.dropped();
+        self.gate.done(dropped + self.checks.dropped() + self.marks.dropped(), 0);
         self.begin_pages();
+    }
+
+    fn deadline(&self) -> Deadline {
+        Deadline { now: self.now, within: self.request_timeout.saturating_mul(WAITS_FOR) }
     }
 
     /// Small calls go into one command; what has to be paged joins the pages.
     fn begin_loads(&mut self) {
+        let deadline = self.deadline();
         let Self { loads, pages, gate, .. } = self;
         let batch = loads.begin(|queue| {
             let (mut batch, mut counted) = (vec![], 0_u64);
-            while let Some(next) = queue.first() {
+            while let Some(next) = queue.first(deadline) {
                 let load = &next.what;
                 let is_large = load.after.is_some() || load.counted > u64::from(load.limit);
                 let more = counted.saturating_add(load.counted);
@@ -252,7 +294,7 @@ impl Client {
                 }
                 let Some(taken) = queue.take() else { break };
                 if is_large {
-                    pages.put(taken);
+                    pages.put(deadline.now, taken);
                     gate.done(1, 0);
                 } else {
                     counted = more;
@@ -267,7 +309,8 @@ impl Client {
     }
 
     fn begin_pages(&mut self) {
-        while self.pages_under_way < MOST_PAGES && self.pages.first().is_some() && self.gate.open() {
+        let deadline = self.deadline();
+        while self.pages_under_way < MOST_PAGES && self.pages.first(deadline).is_some() && self.gate.open() {
             let Some(asked) = self.pages.take() else { return };
             match Start::of(asked.what.after.as_ref()) {
                 Ok(start) => {
@@ -366,6 +409,20 @@ impl Client {
                     other => self.read_back_failed(saved, error_of(other)),
                 }
             }
+            UnderWay::Check(batch) => {
+                self.checks.end();
+                self.gate.done(0, 1);
+                match reply {
+                    Reply::ReadBack(stored) => {
+                        self.works(CommandKind::ReadBack);
+                        for asked in batch {
+                            let report = Report::Checked(stored.get(asked.what.as_str()).copied());
+                            self.finish(asked.id, report);
+                        }
+                    }
+                    other => self.checks_failed(batch, error_of(other)),
+                }
+            }
             UnderWay::Mark(batch) => {
                 self.marks.end();
                 self.gate.done(0, 1);
@@ -412,7 +469,7 @@ impl Client {
         }
         for asked in outcome.large {
             self.gate.done(1, 0);
-            self.pages.put(asked);
+            self.pages.put(self.now, asked);
         }
         if !outcome.left.is_empty() {
             self.loads.first(outcome.left);
@@ -491,6 +548,16 @@ impl Client {
             self.saves.first(Saving::ReadBack(first));
         } else {
             self.fail_all(CommandKind::ReadBack, error, saved.iter().map(|saved| saved.asked.id).collect());
+        }
+    }
+
+    fn checks_failed(&mut self, batch: Vec<Asked<Key>>, error: CommandError) {
+        if error.may_be_a_members() && batch.len() > 1 {
+            let (first, second) = halves(batch);
+            self.checks.first(second);
+            self.checks.first(first);
+        } else {
+            self.fail_all(CommandKind::ReadBack, error, batch.iter().map(|asked| asked.id).collect());
         }
     }
 

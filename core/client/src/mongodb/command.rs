@@ -42,7 +42,7 @@ pub enum Command {
         numbers: IndexedNumbers,
         /// How many segments are read at most; at least one.
         limit: u32,
-        /// How many bytes of documents are read at most; one segment is read whatever its size.
+        /// How many bytes of documents are read at most. A page ends before the segment that does not fit.
         max_bytes: u64,
     },
     /// Store summaries, each unless one of more segments is stored, or an announced one of as many: [`Reply::Written`].
@@ -188,6 +188,8 @@ pub struct PageRead {
     pub documents: Vec<Document>,
     /// Whether a bound was met before the last segment of the place.
     pub more: bool,
+    /// How many bytes the next segment takes, where it alone is larger than the page may be.
+    pub needs: Option<u64>,
     /// Whether there was an array or a decimal where an index was expected. The page is then worth nothing.
     pub others: bool,
 }

@@ -88,7 +88,11 @@ pub(super) fn of_concern(code: i32) -> Failure {
     let kind = match error_codes::kind(error_codes::class(code)) {
         // Whatever the reason, no document is refused.
         FailureKind::Rejected => FailureKind::Busy,
-        kind @ (FailureKind::Unreachable | FailureKind::TimedOut | FailureKind::Busy | FailureKind::Denied) => kind,
+        kind @ (FailureKind::Unreachable
+        | FailureKind::TimedOut
+        | FailureKind::Busy
+        | FailureKind::Denied
+        | FailureKind::Missing) => kind,
     };
     let detail = format!("MongoDB does not know whether the write will last: {}", error_codes::describe(code));
     Failure { kind, detail }

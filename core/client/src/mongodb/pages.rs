@@ -52,10 +52,20 @@ impl Start {
 
     /// The page of at most `limit` segments that was read from here, and where the next one starts.
     pub(super) fn page(self, read: PageRead, limit: u32) -> Page {
-        let PageRead { mut documents, more, others: _ } = read;
+        let PageRead { mut documents, more, mut needs, others: _ } = read;
+        if documents.is_empty() && more {
+            // The next segment is too large: the same place is asked for again, with room for it.
+            return Page { needs, ..Page::default() };
+        }
         let more = more || documents.len() > usize::try_from(limit.max(1)).unwrap_or(usize::MAX);
         let next = match self.at {
-            Place::After(_) => next_index(&mut documents, more),
+            Place::After(_) => {
+                let read = documents.len();
+                let next = next_index(&mut documents, more);
+                // The next page begins before the segment that was too large for this one.
+                needs = needs.filter(|_| documents.len() == read);
+                next
+            }
             Place::Within { index, .. } => match documents.last().filter(|_| more) {
                 Some(last) => Some(Place::Within { index, after: Some(sort_key(last)) }),
                 None => Some(Place::After(Some(index))),
@@ -65,7 +75,7 @@ impl Start {
             }
         };
         let next = next.and_then(|at| serde_json::to_string(&Self { at, numbers: self.numbers }).ok());
-        page(documents, next.map(Cursor))
+        Page { needs, ..page(documents, next.map(Cursor)) }
     }
 }
 
@@ -93,6 +103,7 @@ pub(super) fn page(documents: Vec<Document>, next: Option<Cursor>) -> Page {
         damaged: u64::try_from(damaged).unwrap_or(u64::MAX),
         segments: documents.into_iter().map(|document| document.segment).collect(),
         next,
+        needs: None,
     }
 }
 

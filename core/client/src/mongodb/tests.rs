@@ -32,7 +32,12 @@ fn summary(number: u64, segments: u64) -> Arc<Summary> {
 
 fn mark(number: u64) -> Request {
     let notified = Notified { stream_sequence: number, at: WallTime::from_millis(0) };
-    Request::Mark(Mark { key: summary(number, 0).key.clone(), announcement: Announcement::Processed, notified })
+    Request::Mark(Mark {
+        key: summary(number, 0).key.clone(),
+        announcement: Announcement::Processed,
+        segments: 3,
+        notified,
+    })
 }
 
 fn stored(segments: u64) -> Stored {
@@ -40,12 +45,18 @@ fn stored(segments: u64) -> Stored {
 }
 
 /// A client, with what it said sorted.
-#[derive(Default)]
 struct Driven {
     client: Client,
     running: Vec<(CommandId, Command)>,
     reports: BTreeMap<u64, Report>,
     notices: Vec<String>,
+}
+
+impl Default for Driven {
+    fn default() -> Self {
+        let client = Client::new(std::time::Duration::from_secs(10));
+        Self { client, running: vec![], reports: BTreeMap::new(), notices: vec![] }
+    }
 }
 
 impl Driven {

@@ -45,8 +45,13 @@ impl Store {
     ) -> Self {
         let (requests, asked) = mpsc::unbounded_channel();
         let socket = Socket::new(database, answer_timeout);
-        let connection =
-            Connection { client: Client::new(), socket, clock, reports: reports.clone(), running: Running::default() };
+        let connection = Connection {
+            client: Client::new(answer_timeout),
+            socket,
+            clock,
+            reports: reports.clone(),
+            running: Running::default(),
+        };
         tokio::spawn(connection.run(asked));
         Self { requests }
     }

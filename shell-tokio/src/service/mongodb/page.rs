@@ -27,10 +27,12 @@ impl Socket {
                 return Ok(page);
             }
             let document = cursor.current();
-            bytes = bytes.saturating_add(u64::try_from(document.as_bytes().len()).unwrap_or(u64::MAX));
+            let size = u64::try_from(document.as_bytes().len()).unwrap_or(u64::MAX);
+            bytes = bytes.saturating_add(size);
             let full = page.documents.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
-            if full || (bytes > max_bytes && !page.documents.is_empty()) {
+            if full || bytes > max_bytes {
                 page.more = true;
+                page.needs = (size > max_bytes).then_some(size);
                 return Ok(page);
             }
             let index = document.get("index").ok().flatten();

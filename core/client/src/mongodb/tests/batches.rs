@@ -238,3 +238,23 @@ fn pages_of_a_large_call_give_way_to_small_calls() {
     let page = kinds.iter().position(|kind| *kind == CommandKind::Page).expect("it is read in the end");
     assert!((10..=18).contains(&page), "after {page} commands");
 }
+
+#[test]
+fn what_waited_for_too_long_is_not_begun() {
+    use std::time::Duration;
+    let mut driven = saves(1..=1);
+    driven.poll();
+    driven.ask(2, Request::Save { summary: summary(2, 3) });
+    driven.ask(3, Request::Save { summary: summary(3, 3) });
+    let later = Time::ZERO.after(Duration::from_secs(61));
+    // The second one was asked for again meanwhile, and the third one was not.
+    driven.client.handle(later, Input::Asked { id: effect(2), request: Request::Save { summary: summary(2, 4) } });
+    let (id, _) = driven.running.pop().expect("a command");
+    driven.client.handle(later, Input::Answered { id, reply: Reply::Failed(CommandError::TimedOut) });
+    driven.poll();
+    let saved = driven.running.iter().filter_map(|(_, command)| match command {
+        Command::Save { summaries, .. } => Some(summaries.iter().map(|summary| summary.segments).collect::<Vec<_>>()),
+        _ => None,
+    });
+    assert_eq!(saved.collect::<Vec<_>>(), [vec![4]]);
+}
