@@ -3,21 +3,21 @@
 //! Before its delivery a job is as little there as when it is over. It is over when it has left this table: its
 //! acknowledgement is confirmed, or it was given up and JetStream will deliver the message again. Two kinds of job have no
 //! delivery: one that keeps a message which used up its deliveries as a dead letter, and one that replaces a summary which
-//! its session has outgrown. They end where others acknowledge.
+//! its session has made stale. They end where others acknowledge.
 //!
-//! Where the table says *give up*, an effect has failed for longer than the job's patience while its server served others:
+//! Where the table says *give up*, an effect has failed for longer than the job's retry timeout while its server served others:
 //! the job is given back, or, of the last delivery, kept as a dead letter. What its server refuses is kept as a dead letter
 //! at once, because no attempt would end otherwise.
 //!
 //! | from | on | to | when |
 //! |---|---|---|---|
 //! | over | delivered | acknowledging | the payload can never be processed (term), or the processor drains (nak) |
-//! | over | delivered | burying | a payload that was published again can still not be processed |
+//! | over | delivered | dead-lettering | a payload that was published again can still not be processed |
 //! | over | delivered | republishing | the processor drains, and attempts are few |
 //! | over | delivered | queued | everything else |
-//! | over | exhausted | burying | |
-//! | over | outgrown | queued | |
-//! | queued | turn | quiet | no earlier job of the same key is at work |
+//! | over | exhausted | dead-lettering | |
+//! | over | stale | queued | |
+//! | queued | first of its key | quiet | no earlier job of the same key is at work |
 //! | queued | drain | acknowledging | nak |
 //! | queued | drain | republishing | attempts are few |
 //! | quiet | quiet over | counting | |
@@ -28,18 +28,18 @@
 //! | counting | counted | loading | two counts agree, or it was the last round |
 //! | counting | failed | counting | again, after a pause |
 //! | counting | failed | acknowledging | give up: nak with a delay |
-//! | counting | failed | burying | give up, or refused |
+//! | counting | failed | dead-lettering | give up, or refused |
 //! | counting | failed | over | give up, or refused, without a delivery |
 //! | counting | drain | acknowledging | nak |
 //! | counting | drain | republishing | attempts are few |
 //! | counting | drain | over | there is no delivery |
 //! | loading | loaded | loading | there are more pages |
 //! | loading | loaded | saving | it was the last page |
-//! | loading | loaded | burying | the summary step panicked |
+//! | loading | loaded | dead-lettering | the summary step panicked |
 //! | loading | loaded | over | the summary step panicked, without a delivery |
 //! | loading | failed | loading | again, after a pause |
 //! | loading | failed | acknowledging | give up: nak with a delay |
-//! | loading | failed | burying | give up, or refused |
+//! | loading | failed | dead-lettering | give up, or refused |
 //! | loading | failed | over | give up, or refused, without a delivery |
 //! | loading | drain | acknowledging | nak |
 //! | loading | drain | republishing | attempts are few |
@@ -49,7 +49,7 @@
 //! | saving | saved | over | there is nothing to announce, without a delivery |
 //! | saving | failed | saving | again, after a pause |
 //! | saving | failed | acknowledging | give up: nak with a delay |
-//! | saving | failed | burying | give up, or refused |
+//! | saving | failed | dead-lettering | give up, or refused |
 //! | saving | failed | over | give up, or refused, without a delivery |
 //! | saving | grace over | acknowledging | nak |
 //! | saving | grace over | republishing | attempts are few |
@@ -57,7 +57,7 @@
 //! | publishing | published | marking | |
 //! | publishing | failed | publishing | again, after a pause |
 //! | publishing | failed | acknowledging | give up: nak with a delay |
-//! | publishing | failed | burying | give up, or refused |
+//! | publishing | failed | dead-lettering | give up, or refused |
 //! | publishing | failed | over | give up, or refused, without a delivery |
 //! | publishing | grace over | acknowledging | nak |
 //! | publishing | grace over | republishing | attempts are few |
@@ -66,16 +66,16 @@
 //! | marking | marked | over | there is no delivery |
 //! | marking | failed | marking | again, after a pause |
 //! | marking | failed | acknowledging | give up: nak with a delay |
-//! | marking | failed | burying | give up, or refused |
+//! | marking | failed | dead-lettering | give up, or refused |
 //! | marking | failed | over | give up, or refused, without a delivery |
 //! | marking | grace over | acknowledging | nak |
 //! | marking | grace over | republishing | attempts are few |
 //! | marking | grace over | over | there is no delivery |
-//! | burying | buried | acknowledging | term |
-//! | burying | buried | over | there is no delivery |
-//! | burying | failed | burying | again, after a pause |
-//! | burying | failed | acknowledging | give up, or refused: nak with a delay |
-//! | burying | failed | over | give up, or refused, without a delivery |
+//! | dead-lettering | dead-lettered | acknowledging | term |
+//! | dead-lettering | dead-lettered | over | there is no delivery |
+//! | dead-lettering | failed | dead-lettering | again, after a pause |
+//! | dead-lettering | failed | acknowledging | give up, or refused: nak with a delay |
+//! | dead-lettering | failed | over | give up, or refused, without a delivery |
 //! | republishing | republished | acknowledging | ack |
 //! | republishing | failed | republishing | again, after a pause |
 //! | republishing | failed | acknowledging | give up, or refused: nak |
@@ -104,7 +104,7 @@ use crate::{
     event::SessionEnded,
     failure::{Failure, Remedy, Served, Server, classify},
     ids::{EffectId, JobId, Key},
-    input::{Delivery, Exhausted, Notified, Outgrown, Page, Report, Stored},
+    input::{Delivery, Exhausted, Notified, Page, Report, StaleSummary, Stored},
     output::{Acknowledgement, Effect, Timer},
     settings::Settings,
     summary::Summary,
@@ -166,7 +166,7 @@ enum Phase {
     Saving { call: SessionEnded, summary: Arc<Summary>, bytes: usize },
     Publishing { call: SessionEnded, announcement: Announcement, stored: Stored },
     Marking { call: SessionEnded, announcement: Announcement, notified: Notified },
-    Burying { letter: Arc<DeadLetter> },
+    DeadLettering { dead_letter: Arc<DeadLetter> },
     Republishing { call: SessionEnded },
     Acknowledging { acknowledgement: Acknowledgement },
 }
@@ -178,7 +178,7 @@ struct Settling {
 }
 
 impl Job {
-    /// A job about the call that ended, which waits for its turn.
+    /// A job about the call that ended, which waits behind the earlier jobs of its key.
     pub(crate) fn new(
         id: JobId,
         now: Time,
@@ -197,8 +197,8 @@ impl Job {
     pub(crate) fn rejected(id: JobId, now: Time, delivery: &Delivery, reason: String, settings: &Settings) -> Self {
         let phase = match delivery.redrive_of {
             None => Phase::Acknowledging { acknowledgement: Acknowledgement::Term { reason } },
-            Some(_) => Phase::Burying {
-                letter: Arc::new(DeadLetter {
+            Some(_) => Phase::DeadLettering {
+                dead_letter: Arc::new(DeadLetter {
                     stream_sequence: delivery.stream_sequence,
                     attempts: delivery.attempt,
                     reason,
@@ -230,14 +230,14 @@ impl Job {
     pub(crate) fn exhausted(id: JobId, now: Time, exhausted: &Exhausted) -> Self {
         let Exhausted { stream_sequence, attempts, received_at } = *exhausted;
         let reason = format!("handed over {attempts} times, and each time its process died or was cut off");
-        let letter = DeadLetter { stream_sequence, attempts, reason, at: received_at, ended: None };
-        let phase = Phase::Burying { letter: Arc::new(letter) };
+        let dead_letter = DeadLetter { stream_sequence, attempts, reason, at: received_at, ended: None };
+        let phase = Phase::DeadLettering { dead_letter: Arc::new(dead_letter) };
         Self { stream_sequence, attempt: attempts, ..Self::in_phase(id, now, received_at, phase) }
     }
 
-    /// A job about a session that has outgrown its summary, which waits for its turn.
-    pub(crate) fn outgrown(id: JobId, now: Time, key: Key, outgrown: Outgrown) -> Self {
-        let Outgrown { session, published_segments, received_at } = outgrown;
+    /// A job about a session that has more segments than its summary, which waits behind the earlier jobs of its key.
+    pub(crate) fn stale(id: JobId, now: Time, key: Key, stale: StaleSummary) -> Self {
+        let StaleSummary { session, published_segments, received_at } = stale;
         let phase = Phase::Queued { call: SessionEnded { session, published_segments } };
         Self { key: Some(key), ..Self::in_phase(id, now, received_at, phase) }
     }
@@ -291,7 +291,7 @@ impl Job {
             Phase::Saving { .. } => State::Saving,
             Phase::Publishing { .. } => State::Publishing,
             Phase::Marking { .. } => State::Marking,
-            Phase::Burying { .. } => State::Burying,
+            Phase::DeadLettering { .. } => State::DeadLettering,
             Phase::Republishing { .. } => State::Republishing,
             Phase::Acknowledging { .. } => State::Acknowledging,
         }
@@ -329,7 +329,7 @@ impl Job {
             | Phase::Counting { .. }
             | Phase::Publishing { .. }
             | Phase::Marking { .. }
-            | Phase::Burying { .. }
+            | Phase::DeadLettering { .. }
             | Phase::Republishing { .. }
             | Phase::Acknowledging { .. } => (0, 0),
         };
@@ -354,7 +354,7 @@ impl Job {
                 | (Phase::Saving { .. }, Report::Saved(_))
                 | (Phase::Publishing { .. }, Report::Published { .. })
                 | (Phase::Marking { .. }, Report::Marked)
-                | (Phase::Burying { .. }, Report::Buried { .. })
+                | (Phase::DeadLettering { .. }, Report::DeadLettered { .. })
                 | (Phase::Republishing { .. }, Report::Republished { .. })
                 | (Phase::Acknowledging { .. }, Report::Acknowledged)
         )
@@ -366,7 +366,7 @@ impl Job {
             self.settle_account(report);
         }
         let (phase, next) = match (mem::replace(&mut self.phase, Phase::Over), event) {
-            (Phase::Queued { call }, Event::Turn) => {
+            (Phase::Queued { call }, Event::FirstOfKey) => {
                 let settling = Settling::default();
                 #[cfg(feature = "planted-bugs")]
                 if self.bug == Some(crate::Bug::NoSettling) {
@@ -386,15 +386,15 @@ impl Job {
             }
             (Phase::Loading { call, loading }, Event::Reported(Report::Loaded(page))) => self
                 .loaded(now, call, loading, page)
-                .unwrap_or_else(|(call, Panicked)| self.bury(now, Some(call), Panicked::REASON.to_owned())),
+                .unwrap_or_else(|(call, Panicked)| self.dead_letter(now, Some(call), Panicked::REASON.to_owned())),
             (Phase::Saving { call, .. }, Event::Reported(Report::Saved(stored))) => self.saved(call, stored, settings),
             (Phase::Publishing { call, announcement, .. }, Event::Reported(Report::Published { stream_sequence })) => {
                 let notified = Notified { stream_sequence, at: self.wall(now) };
                 (Phase::Marking { call, announcement, notified }, Next::Ask)
             }
             (Phase::Marking { .. }, Event::Reported(Report::Marked)) => self.finished(Acknowledgement::Ack),
-            (Phase::Burying { letter }, Event::Reported(Report::Buried { .. })) => {
-                self.finished(Acknowledgement::Term { reason: letter.reason.clone() })
+            (Phase::DeadLettering { dead_letter }, Event::Reported(Report::DeadLettered { .. })) => {
+                self.finished(Acknowledgement::Term { reason: dead_letter.reason.clone() })
             }
             (Phase::Republishing { .. }, Event::Reported(Report::Republished { .. })) => {
                 self.finished(Acknowledgement::Ack)
@@ -410,7 +410,7 @@ impl Job {
                 let next = if matches!(phase, Phase::Acknowledging { .. }) { Next::Ask } else { Next::Stay };
                 (phase, next)
             }
-            (phase, Event::Again) => (phase, Next::Ask),
+            (phase, Event::PauseOver) => (phase, Next::Ask),
             (
                 Phase::Queued { call }
                 | Phase::Quiet { call, .. }
@@ -422,7 +422,7 @@ impl Job {
                 Phase::Saving { call, .. } | Phase::Publishing { call, .. } | Phase::Marking { call, .. },
                 Event::GraceOver,
             ) => self.given_back(call, settings),
-            (phase, Event::Turn | Event::QuietOver | Event::Reported(_) | Event::Drain | Event::GraceOver) => {
+            (phase, Event::FirstOfKey | Event::QuietOver | Event::Reported(_) | Event::Drain | Event::GraceOver) => {
                 (phase, Next::Stay)
             }
         };
@@ -503,7 +503,7 @@ impl Job {
     }
 
     /// No attempt will end otherwise: the message is kept for people.
-    fn bury(&self, now: Time, ended: Option<SessionEnded>, reason: String) -> (Phase, Next) {
+    fn dead_letter(&self, now: Time, ended: Option<SessionEnded>, reason: String) -> (Phase, Next) {
         #[cfg(feature = "planted-bugs")]
         if self.bug == Some(crate::Bug::NoDeadLetter) {
             return self.finished(Acknowledgement::Term { reason });
@@ -512,8 +512,8 @@ impl Job {
             return (Phase::Over, Next::End);
         }
         let Self { stream_sequence, attempt: attempts, .. } = *self;
-        let letter = DeadLetter { stream_sequence, attempts, reason, at: self.wall(now), ended };
-        (Phase::Burying { letter: Arc::new(letter) }, Next::Ask)
+        let dead_letter = DeadLetter { stream_sequence, attempts, reason, at: self.wall(now), ended };
+        (Phase::DeadLettering { dead_letter: Arc::new(dead_letter) }, Next::Ask)
     }
 
     /// Asks for the effect of the phase. Whatever the job waited for before, it waits for this one's report now.
@@ -559,7 +559,7 @@ impl Job {
             Phase::Marking { announcement, notified, .. } => {
                 Some(Effect::Mark { key: self.key.clone()?, announcement: *announcement, notified: *notified })
             }
-            Phase::Burying { letter } => Some(Effect::Bury { letter: Arc::clone(letter) }),
+            Phase::DeadLettering { dead_letter } => Some(Effect::DeadLetter { dead_letter: Arc::clone(dead_letter) }),
             Phase::Republishing { call } => {
                 Some(Effect::Republish { stream_sequence: self.stream_sequence, ended: call.clone() })
             }
@@ -601,7 +601,7 @@ impl Job {
         }
         let tried_enough = phase.server().is_some_and(|server| {
             let serving = self.serving_since(served, server, now, settings);
-            serving.is_some_and(|serving| now.since(since.max(serving)) >= settings.patience)
+            serving.is_some_and(|serving| now.since(since.max(serving)) >= settings.retry_timeout)
         });
         let remedy = classify(failure.kind);
         if remedy == Remedy::TryAgain && !tried_enough {
@@ -615,7 +615,7 @@ impl Job {
         match phase {
             Phase::Acknowledging { .. } | Phase::Over => (Phase::Over, Next::End),
             Phase::Republishing { .. } => self.finished(nak(Duration::ZERO)),
-            Phase::Burying { .. } => self.finished(nak(settings.nak_delay)),
+            Phase::DeadLettering { .. } => self.finished(nak(settings.nak_delay)),
             Phase::Queued { call }
             | Phase::Quiet { call, .. }
             | Phase::Counting { call, .. }
@@ -624,16 +624,16 @@ impl Job {
             | Phase::Publishing { call, .. }
             | Phase::Marking { call, .. } => match remedy {
                 Remedy::TryAgain if self.attempt < settings.max_deliver => self.finished(nak(settings.nak_delay)),
-                Remedy::TryAgain | Remedy::DeadLetter => self.bury(now, Some(call), failure.to_string()),
+                Remedy::TryAgain | Remedy::DeadLetter => self.dead_letter(now, Some(call), failure.to_string()),
             },
         }
     }
 
-    /// Since when the server has served others while this job fails, without a pause of more than the half of its patience, or
+    /// Since when the server has served others while this job fails, without a pause of more than the half of its retry timeout, or
     /// than the longest pause between two tries where that is longer.
     fn serving_since(&self, served: Served, server: Server, now: Time, settings: &Settings) -> Option<Time> {
         #[cfg(feature = "planted-bugs")]
-        if self.bug == Some(crate::Bug::ImpatientInOutages) {
+        if self.bug == Some(crate::Bug::GivesUpInOutages) {
             return Some(Time::ZERO);
         }
         served.since(server, now, settings.longest_silence())
@@ -663,9 +663,10 @@ impl Phase {
             Self::Counting { .. } | Self::Loading { .. } | Self::Saving { .. } | Self::Marking { .. } => {
                 Some(Server::Store)
             }
-            Self::Publishing { .. } | Self::Burying { .. } | Self::Republishing { .. } | Self::Acknowledging { .. } => {
-                Some(Server::Broker)
-            }
+            Self::Publishing { .. }
+            | Self::DeadLettering { .. }
+            | Self::Republishing { .. }
+            | Self::Acknowledging { .. } => Some(Server::Broker),
         }
     }
 }

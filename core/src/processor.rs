@@ -1,4 +1,4 @@
-//! All jobs of one process: whose turn it is, what is due, and what is said.
+//! All jobs of one process: which of a key runs, what is due, and what is said.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -13,7 +13,7 @@ use crate::{
     event::SessionEnded,
     failure::{Failure, FailureKind, Served},
     ids::{EffectId, JobId, Key},
-    input::{Delivery, Exhausted, Input, Outgrown, Report},
+    input::{Delivery, Exhausted, Input, Report, StaleSummary},
     job::{Event, Job, Next, State, Weight},
     output::{Output, Timer, WakeUp},
     settings::{Settings, SettingsError},
@@ -31,7 +31,7 @@ pub struct Processor {
     /// Boxed: the map's nodes are half empty where ids only grow, and move what is in them.
     jobs: BTreeMap<JobId, Box<Job>>,
     /// The jobs of each key, in the order of their delivery: the first one runs that has not done its work.
-    turns: BTreeSet<(Digest, JobId)>,
+    key_queues: BTreeSet<(Digest, JobId)>,
     /// The next deadline of each job.
     due: BTreeSet<(Time, JobId)>,
     /// When the grace time of a draining processor ends, or the moment after it.
@@ -108,7 +108,7 @@ impl Processor {
             settings,
             now: Time::ZERO,
             jobs: BTreeMap::new(),
-            turns: BTreeSet::new(),
+            key_queues: BTreeSet::new(),
             due: BTreeSet::new(),
             grace_ends: None,
             grace_is_over: false,
@@ -144,7 +144,7 @@ impl Processor {
             Input::Delivered(delivery) => self.deliver(&delivery),
             Input::Reported { effect, report } => self.report(effect, report),
             Input::Exhausted(exhausted) => self.exhausted(&exhausted),
-            Input::Outgrown(outgrown) => self.outgrown(outgrown),
+            Input::Stale(stale) => self.stale(stale),
             Input::Woken => None,
             Input::Drain => {
                 self.drain();
@@ -279,7 +279,7 @@ impl Processor {
                 .get(id)
                 .is_some_and(|job| job.reply().is_some() && job.stream_sequence() == delivery.stream_sequence)
         };
-        let id = self.turns_of(key).find(same)?;
+        let id = self.jobs_of_key(key).find(same)?;
         self.advance(id, Event::Redelivered { reply: Arc::clone(&delivery.reply), attempt: delivery.attempt });
         let taken = self.jobs.contains_key(&id);
         if taken {
@@ -299,14 +299,14 @@ impl Processor {
         Some(id)
     }
 
-    /// Takes up a session that has outgrown its summary, unless there is no room, or a job about it is under way already.
-    fn outgrown(&mut self, outgrown: Outgrown) -> Option<JobId> {
-        let key = outgrown.session.key();
-        if self.room() == 0 || self.first_in_turn(&key).is_some() {
+    /// Takes up a session that has more segments than its summary, unless there is no room, or a job about it is under way already.
+    fn stale(&mut self, stale: StaleSummary) -> Option<JobId> {
+        let key = stale.session.key();
+        if self.room() == 0 || self.first_of_key(&key).is_some() {
             return None;
         }
         let id = self.next_id();
-        self.begin(id, "outgrown", Job::outgrown(id, self.now, key.clone(), outgrown), Next::Stay);
+        self.begin(id, "stale", Job::stale(id, self.now, key.clone(), stale), Next::Stay);
         self.queue(id, &key);
         Some(id)
     }
@@ -337,16 +337,16 @@ impl Processor {
 
     /// Puts the job behind those of the same key; the first one runs.
     fn queue(&mut self, id: JobId, key: &Key) {
-        self.turns.insert((digest(key), id));
-        if self.first_in_turn(key) == Some(id) {
-            self.advance(id, Event::Turn);
+        self.key_queues.insert((digest(key), id));
+        if self.first_of_key(key) == Some(id) {
+            self.advance(id, Event::FirstOfKey);
         }
     }
 
     fn report(&mut self, effect: EffectId, report: Report) -> Option<JobId> {
         if self.jobs.get(&effect.job).is_some_and(|job| job.awaits(effect, &report)) {
             self.served.reported(self.now, &report, self.settings.longest_silence());
-            self.counters.dead_lettered += u64::from(matches!(report, Report::Buried { .. }));
+            self.counters.dead_lettered += u64::from(matches!(report, Report::DeadLettered { .. }));
             self.counters.republished += u64::from(matches!(report, Report::Republished { .. }));
             self.advance(effect.job, Event::Reported(report));
             Some(effect.job)
@@ -374,7 +374,7 @@ impl Processor {
                 Some(Timer::Settle) => self.advance(id, Event::QuietOver),
                 Some(Timer::Retry) => {
                     self.counters.retried += 1;
-                    self.advance(id, Event::Again);
+                    self.advance(id, Event::PauseOver);
                 }
                 Some(Timer::Answer) => {
                     let detail = format!("no report within {:?}", self.settings.answer_timeout);
@@ -396,7 +396,7 @@ impl Processor {
             self.bytes = Bytes::default();
             self.acknowledging = 0;
             self.without_delivery = 0;
-            self.turns.clear();
+            self.key_queues.clear();
             self.due.clear();
         }
     }
@@ -444,7 +444,7 @@ impl Processor {
         }
         self.go_on(id, next);
         if let Some(key) = done {
-            self.pass_turn(&key);
+            self.start_next_of_key(&key);
         }
     }
 
@@ -500,31 +500,31 @@ impl Processor {
             self.due.remove(&(at, id));
         }
         if let Some(key) = job.key() {
-            self.turns.remove(&(digest(key), id));
-            self.pass_turn(key);
+            self.key_queues.remove(&(digest(key), id));
+            self.start_next_of_key(key);
         }
     }
 
     /// The next job of the key goes on, unless it does already. It does not wait for an acknowledgement to be confirmed: a
     /// server that forgot the delivery in a crash answers none, and delivers it again only where there is room.
-    fn pass_turn(&mut self, key: &Key) {
+    fn start_next_of_key(&mut self, key: &Key) {
         // A draining processor begins nothing.
         if self.grace_ends.is_none()
-            && let Some(next) = self.first_in_turn(key)
+            && let Some(next) = self.first_of_key(key)
         {
-            self.advance(next, Event::Turn);
+            self.advance(next, Event::FirstOfKey);
         }
     }
 
-    fn first_in_turn(&self, key: &Key) -> Option<JobId> {
+    fn first_of_key(&self, key: &Key) -> Option<JobId> {
         let works = |id: &JobId| self.jobs.get(id).is_some_and(|job| job.state() != State::Acknowledging);
-        self.turns_of(key).find(works)
+        self.jobs_of_key(key).find(works)
     }
 
     /// The jobs of a key, in the order of their delivery.
-    fn turns_of(&self, key: &Key) -> impl Iterator<Item = JobId> {
+    fn jobs_of_key(&self, key: &Key) -> impl Iterator<Item = JobId> {
         let digest = digest(key);
-        let alike = self.turns.range((digest, JobId(0))..=(digest, JobId(u64::MAX))).map(|(_, id)| *id);
+        let alike = self.key_queues.range((digest, JobId(0))..=(digest, JobId(u64::MAX))).map(|(_, id)| *id);
         alike.filter(move |id| self.jobs.get(id).is_some_and(|job| job.key() == Some(key)))
     }
 

@@ -7,8 +7,8 @@ use std::{
 
 use proptest::prelude::*;
 use transcript_core::{
-    Acknowledgement, Cursor, Delivery, Effect, Exhausted, Failure, FailureKind, Input, Notified, Outgrown, Output,
-    Page, Payload, Processor, Report, Settings, Stored, Time, WallTime,
+    Acknowledgement, Cursor, Delivery, Effect, Exhausted, Failure, FailureKind, Input, Notified, Output, Page, Payload,
+    Processor, Report, Settings, StaleSummary, Stored, Time, WallTime,
     ids::{EffectId, JobId, Session},
     summary::Segment,
 };
@@ -83,7 +83,7 @@ fn settings() -> Settings {
         ack_wait: Duration::from_secs(3),
         max_in_flight: 4,
         page_size: 2,
-        patience: Duration::from_secs(20),
+        retry_timeout: Duration::from_secs(20),
         answer_timeout: Duration::from_secs(4),
         grace: Duration::from_secs(15),
         max_deliver: 3,
@@ -102,7 +102,7 @@ struct Seen {
     saved: bool,
     announced: bool,
     marked: bool,
-    buried: bool,
+    dead_lettered: bool,
     republished: bool,
     /// It has said its last word.
     over: bool,
@@ -165,7 +165,7 @@ impl World {
                 let session = Session::new("c", &session.to_string()).expect("ids are valid");
                 let received_at = WallTime::from_millis(1_000_000);
                 let before: BTreeSet<JobId> = self.seen.keys().copied().collect();
-                self.handle(Input::Outgrown(Outgrown { session, published_segments: 2, received_at }));
+                self.handle(Input::Stale(StaleSummary { session, published_segments: 2, received_at }));
                 // It is taken up only where no other job is in its way, and asks at once.
                 for (_, seen) in self.seen.iter_mut().filter(|(id, _)| !before.contains(id)) {
                     seen.without_delivery = true;
@@ -231,7 +231,7 @@ impl World {
             }
             Report::Published { .. } => seen.announced = true,
             Report::Marked => seen.marked = true,
-            Report::Buried { .. } => seen.buried = true,
+            Report::DeadLettered { .. } => seen.dead_lettered = true,
             Report::Republished { .. } => seen.republished = true,
             Report::Counted { .. } | Report::Loaded(_) | Report::Acknowledged | Report::Failed(_) => {}
         }
@@ -291,7 +291,7 @@ impl World {
             Effect::Save { summary } => summary.session.session_id.to_string(),
             Effect::Publish { notification, .. } => notification.session.session_id.to_string(),
             Effect::Mark { key, .. } => key.as_str().trim_start_matches("c:").to_owned(),
-            Effect::Bury { .. } | Effect::Republish { .. } | Effect::Acknowledge { .. } => String::new(),
+            Effect::DeadLetter { .. } | Effect::Republish { .. } | Effect::Acknowledge { .. } => String::new(),
         };
         let others_run = |(job, other): (&JobId, &Seen)| {
             let told = |(_, at, reported): (_, Time, bool)| reported || self.now >= at.after(timeout);
@@ -318,13 +318,16 @@ impl World {
                     ),
                     Acknowledgement::Nak { .. } => drop(self.given_back.insert(reply.to_string())),
                     Acknowledgement::Term { .. } => {
-                        assert!(seen.buried || seen.session.is_empty(), "terminated without a dead letter: {seen:?}");
+                        assert!(
+                            seen.dead_lettered || seen.session.is_empty(),
+                            "terminated without a dead letter: {seen:?}"
+                        );
                     }
                 }
             }
             Effect::Publish { .. } => assert!(seen.saved, "announced before it was stored"),
             Effect::Mark { .. } => assert!(seen.announced, "marked before it was announced"),
-            Effect::Bury { .. } | Effect::Republish { .. } => seen.over = true,
+            Effect::DeadLetter { .. } | Effect::Republish { .. } => seen.over = true,
             Effect::Count { .. } | Effect::Load { .. } | Effect::Save { .. } => {}
         }
         seen.last = Some((id, self.now, false));
@@ -365,7 +368,7 @@ fn report(effect: &Effect, what: What) -> Report {
             | Effect::Load { .. }
             | Effect::Save { .. }
             | Effect::Publish { .. }
-            | Effect::Bury { .. }
+            | Effect::DeadLetter { .. }
             | Effect::Republish { .. }
             | Effect::Acknowledge { .. } => Report::Marked,
         },
@@ -384,7 +387,7 @@ fn report(effect: &Effect, what: What) -> Report {
             }),
             Effect::Publish { .. } => Report::Published { stream_sequence: u64::from(variant) },
             Effect::Mark { .. } => Report::Marked,
-            Effect::Bury { .. } => Report::Buried { stream_sequence: u64::from(variant) },
+            Effect::DeadLetter { .. } => Report::DeadLettered { stream_sequence: u64::from(variant) },
             Effect::Republish { .. } => Report::Republished { stream_sequence: u64::from(variant) },
             Effect::Acknowledge { .. } => Report::Acknowledged,
         },

@@ -33,7 +33,7 @@ pub(crate) struct Ledger {
     /// How many revisions are in the stream.
     pub(crate) revisions: u64,
     /// The dead letters, in the order in which they were stored.
-    pub(crate) letters: Vec<Letter>,
+    pub(crate) dead_letters: Vec<StoredDeadLetter>,
     /// When the stream was purged.
     pub(crate) purges: Vec<Time>,
     /// Since when each processor is up; one that drains is not.
@@ -150,7 +150,7 @@ pub(crate) enum Told {
 
 /// A dead letter.
 #[derive(Debug)]
-pub(crate) struct Letter {
+pub(crate) struct StoredDeadLetter {
     /// Its place in the stream.
     pub(crate) sequence: u64,
     /// The end that it is about.
@@ -198,7 +198,7 @@ impl Ledger {
             given_up: 0,
             longest_call: plan.calls.iter().map(|call| call.segments.len() as u64).max().unwrap_or(0),
             revisions: 0,
-            letters: vec![],
+            dead_letters: vec![],
             purges: vec![],
             up: BTreeMap::new(),
             endings: vec![],
@@ -243,7 +243,7 @@ impl Ledger {
             }
             Seen::EndRestored { call, end, sequence } => self.end_stored(now, *call, *end, *sequence, Origin::Copy),
             Seen::EndRedriven { message, of } => self.end_redriven(now, message, *of),
-            Seen::LetterStored { message, of } => self.letters.push(Letter {
+            Seen::DeadLetterStored { message, of } => self.dead_letters.push(StoredDeadLetter {
                 sequence: message.sequence,
                 of: *of,
                 payload: Arc::clone(&message.payload),
@@ -301,7 +301,7 @@ impl Ledger {
             }
             Seen::NotificationStored { announcement: Announcement::Revised { .. }, .. } => self.revisions += 1,
             Seen::Marked { announcement: Announcement::Revised { .. }, .. }
-            | Seen::Outgrown { .. }
+            | Seen::StaleSummary { .. }
             | Seen::Thawed { .. }
             | Seen::Arrived { .. }
             | Seen::Delivered { .. }
@@ -366,7 +366,7 @@ impl Ledger {
             Task::PurgeAndRestart => {
                 self.purges.push(now);
                 self.ends.values_mut().for_each(|end| end.purged = true);
-                self.letters.iter_mut().for_each(|letter| letter.purged = true);
+                self.dead_letters.iter_mut().for_each(|dead_letter| dead_letter.purged = true);
             }
             Task::Redrive | Task::PublishAgain => {}
         }
@@ -401,7 +401,7 @@ impl Ledger {
 
     /// What became of a message that was given up.
     pub(crate) fn exhaustion(&self, sequence: u64, given_up: &GivenUp) -> Exhaustion {
-        if self.letters.iter().any(|letter| letter.of == sequence) {
+        if self.dead_letters.iter().any(|dead_letter| dead_letter.of == sequence) {
             return Exhaustion::Kept;
         }
         let at = given_up.at;

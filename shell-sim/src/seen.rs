@@ -63,7 +63,7 @@ pub(crate) enum Seen<'a> {
     /// A notification of a summary, or of one that replaced it, is in the stream.
     NotificationStored { sequence: u64, announcement: Announcement, notification: &'a Notification },
     /// A dead letter about a message is in the stream.
-    LetterStored { message: &'a StoredMessage, of: u64 },
+    DeadLetterStored { message: &'a StoredMessage, of: u64 },
     /// An acknowledgement of any kind came to the broker.
     AckArrived { sequence: u64, body: &'a AckBody },
     /// The broker will not deliver a message again.
@@ -72,8 +72,8 @@ pub(crate) enum Seen<'a> {
     Told { processor: usize, sequence: u64, fate: Fate },
     /// A processor's core heard that it will not.
     Heard { processor: usize, sequence: u64 },
-    /// A processor's core heard that a session has outgrown its summary.
-    Outgrown { processor: usize, key: &'a Key },
+    /// A processor's core heard that a summary is stale.
+    StaleSummary { processor: usize, key: &'a Key },
 }
 
 /// What a disturbance can explain.
@@ -166,7 +166,7 @@ impl fmt::Display for Seen<'_> {
             Self::NotificationStored { sequence, notification, .. } => {
                 write!(f, "broker: notification of {} stored as {sequence}", notification.session.key())
             }
-            Self::LetterStored { message, of } => {
+            Self::DeadLetterStored { message, of } => {
                 write!(f, "broker: dead letter about {of} stored as {}", message.sequence)
             }
             Self::AckArrived { sequence, body } => write!(f, "broker: {body:?} for {sequence}"),
@@ -177,7 +177,7 @@ impl fmt::Display for Seen<'_> {
             Self::Heard { processor, sequence } => {
                 write!(f, "processor {processor}: hears that {sequence} is given up")
             }
-            Self::Outgrown { processor, key } => write!(f, "processor {processor}: hears that {key} is outgrown"),
+            Self::StaleSummary { processor, key } => write!(f, "processor {processor}: hears that {key} is stale"),
         }
     }
 }

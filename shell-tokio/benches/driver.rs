@@ -111,7 +111,7 @@ impl Servers for InstantServers {
             }),
             Effect::Publish { .. } => Report::Published { stream_sequence: 1 },
             Effect::Mark { .. } => Report::Marked,
-            Effect::Bury { .. } => Report::Buried { stream_sequence: 1 },
+            Effect::DeadLetter { .. } => Report::DeadLettered { stream_sequence: 1 },
             Effect::Republish { .. } => Report::Republished { stream_sequence: 1 },
             Effect::Acknowledge { .. } => {
                 self.left -= 1;

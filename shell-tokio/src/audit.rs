@@ -25,7 +25,7 @@
 //! | missing | it ended, is not summarised, not under way, no dead letter and not discarded |
 //! | never announced | it is summarised, neither marked nor announced in the stream, not under way and no dead letter |
 //! | announced again | two or more notifications are in the stream |
-//! | outgrown | more segments are stored than the summary counts, and it is not under way |
+//! | stale | more segments are stored than the summary counts, and it is not under way |
 //!
 //! An end that can never be processed is terminated, and nothing is missing for it. Two more things are counted and are no
 //! problem: summaries of fewer segments than were announced (incomplete), and summaries that replaced an announced one
@@ -121,7 +121,7 @@ pub struct Audit {
     /// Announced more than once.
     pub announced_again: Names,
     /// Summarised from fewer segments than are stored.
-    pub outgrown: Names,
+    pub stale: Names,
     /// Given up, and not redriven.
     pub dead_letters: Names,
     /// What was done about it, where that was asked for.
@@ -302,7 +302,7 @@ impl Audit {
             missing: Names::default(),
             never_announced: Names::default(),
             announced_again: Names::default(),
-            outgrown: Names::default(),
+            stale: Names::default(),
             dead_letters: Names::default(),
             repair: (remedy == Remedy::Repair).then(Repair::default),
         }
@@ -315,7 +315,7 @@ impl Audit {
             ("missing", &self.missing),
             ("never announced", &self.never_announced),
             ("announced again", &self.announced_again),
-            ("outgrown", &self.outgrown),
+            ("stale", &self.stale),
             ("dead letters", &self.dead_letters),
         ]
     }
@@ -323,8 +323,8 @@ impl Audit {
     fn add_loose(&mut self, loose: &Loose) {
         self.terminated += loose.terminated;
         self.unreadable += loose.unreadable;
-        for letter in loose.open_letters() {
-            self.dead_letters.add(Name { letter: Some(letter), ..Name::default() });
+        for dead_letter in loose.open_dead_letters() {
+            self.dead_letters.add(Name { dead_letter: Some(dead_letter), ..Name::default() });
         }
     }
 
@@ -342,11 +342,11 @@ impl Audit {
         match verdict.problem {
             Some(Problem::Missing) => self.missing.add(name()),
             Some(Problem::NeverAnnounced) => self.never_announced.add(name()),
-            Some(Problem::Outgrown) => {
+            Some(Problem::Stale) => {
                 let counted = judged.stored.map(|stored| stored.segments);
-                self.outgrown.add(Name { counted, stored: Some(judged.segments), ..name() });
+                self.stale.add(Name { counted, stored: Some(judged.segments), ..name() });
             }
-            Some(Problem::DeadLetter) => self.dead_letters.add(Name { letter: Some(seen.letter), ..name() }),
+            Some(Problem::DeadLetter) => self.dead_letters.add(Name { dead_letter: Some(seen.dead_letter), ..name() }),
             None => {}
         }
         if verdict.announced_again {

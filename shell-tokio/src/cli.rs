@@ -376,10 +376,10 @@ pub struct RunSettings {
     /// How long a failing step is tried again, while its server serves other calls, before the call is given back, 0s to
     /// 24h; while the server serves none, there is no end to it
     #[arg(
-        long, env = "TRANSCRIPT_PATIENCE", value_name = "DURATION", default_value = "10m",
+        long, env = "TRANSCRIPT_RETRY_TIMEOUT", value_name = "DURATION", default_value = "10m",
         value_parser = parse::duration("0s", "24h")
     )]
-    pub patience: Duration,
+    pub retry_timeout: Duration,
     /// How long a call that is given back rests before it is handed out again, 0s to 1h
     #[arg(
         long, env = "TRANSCRIPT_NAK_DELAY", value_name = "DURATION", default_value = "30s",
@@ -586,7 +586,7 @@ pub struct AuditArgs {
     /// are not seen, nor summaries whose end is no longer in the stream
     #[arg(long, value_name = "DURATION|TIMESTAMP", value_parser = parse::since)]
     pub since: Option<Since>,
-    /// Publish the ends of the missing, the never announced and the outgrown calls again, for a running processor; harmless
+    /// Publish the ends of the missing, the never announced and the stale calls again, for a running processor; harmless
     /// to repeat
     #[arg(long)]
     pub repair: bool,

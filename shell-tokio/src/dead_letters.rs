@@ -1,14 +1,14 @@
 //! `dead-letters`: the ends of calls that were given up, what became of them, and what can be done about them.
 //!
-//! Nothing is written down about a dead letter but the letter itself. Its state is read from the stream and the store:
+//! Nothing is written down about a dead letter but the dead letter itself. Its state is read from the stream and the store:
 //!
 //! | state | when |
 //! |---|---|
 //! | settled | the session's summary is stored, marked as announced, and of all segments that are stored |
-//! | redriven | an end made from the letter is in the stream, and the letter is not settled |
+//! | redriven | an end made from the dead letter is in the stream, and the dead letter is not settled |
 //! | open | neither |
 //!
-//! A letter is redriven once. Where that end is given up again it comes back as a dead letter of its own, with a place of
+//! A dead letter is redriven once. Where that end is given up again it comes back as a dead letter of its own, with a place of
 //! its own, and that one is open.
 
 mod render;
@@ -40,10 +40,10 @@ use crate::{
 /// A dead letter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Letter {
+pub struct StoredDeadLetter {
     /// Its place in the stream.
     pub sequence: u64,
-    /// When the end was given up; when the letter was stored where it does not say.
+    /// When the end was given up; when the dead letter was stored where it does not say.
     pub at: WallTime,
     /// The call; `None` where the payload names none.
     #[serde(flatten)]
@@ -79,18 +79,18 @@ pub enum State {
     Settled,
 }
 
-/// What a command did about one letter.
+/// What a command did about one dead letter.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Outcome {
-    /// The letter.
+    /// The dead letter.
     pub sequence: u64,
     /// What was done.
     #[serde(flatten)]
     pub done: Done,
 }
 
-/// What was done about a letter, or why nothing was.
+/// What was done about a dead letter, or why nothing was.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase", tag = "outcome")]
 pub enum Done {
@@ -119,7 +119,7 @@ pub enum Done {
     /// There is no such message.
     Absent,
     /// The message is none.
-    NoLetter {
+    NotADeadLetter {
         /// The message's subject.
         subject: String,
     },
@@ -131,12 +131,12 @@ pub enum Done {
 }
 
 impl Done {
-    /// Whether the letter is as it should be now.
+    /// Whether the dead letter is as it should be now.
     #[must_use]
     pub fn is_success(&self) -> bool {
         match self {
             Self::Redriven { .. } | Self::RedrivenBefore { .. } | Self::Settled | Self::Discarded => true,
-            Self::CameBack { .. } | Self::Absent | Self::NoLetter { .. } | Self::Failed { .. } => false,
+            Self::CameBack { .. } | Self::Absent | Self::NotADeadLetter { .. } | Self::Failed { .. } => false,
         }
     }
 }
@@ -158,7 +158,7 @@ pub enum DeadLettersError {
     },
     /// The message is none.
     #[error("message {sequence} is no dead letter but a {subject}: `dead-letters list` names those that are")]
-    NoLetter {
+    NotADeadLetter {
         /// The place that was asked for.
         sequence: u64,
         /// Its subject.
@@ -171,7 +171,7 @@ pub enum DeadLettersError {
 /// # Errors
 ///
 /// See [`DeadLettersError`].
-pub async fn list(js: &Context, database: &Database) -> Result<Vec<Letter>, DeadLettersError> {
+pub async fn list(js: &Context, database: &Database) -> Result<Vec<StoredDeadLetter>, DeadLettersError> {
     survey(&History::open(js).await?, database).await
 }
 
@@ -180,27 +180,32 @@ pub async fn list(js: &Context, database: &Database) -> Result<Vec<Letter>, Dead
 /// # Errors
 ///
 /// See [`DeadLettersError`].
-pub async fn show(js: &Context, database: &Database, sequence: u64) -> Result<(Letter, Bytes), DeadLettersError> {
+pub async fn show(
+    js: &Context,
+    database: &Database,
+    sequence: u64,
+) -> Result<(StoredDeadLetter, Bytes), DeadLettersError> {
     let history = History::open(js).await?;
     let payload = match look(&history, sequence).await? {
-        Look::Letter { payload, .. } => payload,
+        Look::DeadLetter { payload, .. } => payload,
         Look::Absent => return Err(DeadLettersError::Absent { sequence }),
-        Look::Other(subject) => return Err(DeadLettersError::NoLetter { sequence, subject }),
+        Look::Other(subject) => return Err(DeadLettersError::NotADeadLetter { sequence, subject }),
     };
-    let letters = survey(&history, database).await?;
-    let letter = letters.into_iter().find(|letter| letter.sequence == sequence);
-    letter.map(|letter| (letter, payload)).ok_or(DeadLettersError::Absent { sequence })
+    let dead_letters = survey(&history, database).await?;
+    let dead_letter = dead_letters.into_iter().find(|dead_letter| dead_letter.sequence == sequence);
+    dead_letter.map(|dead_letter| (dead_letter, payload)).ok_or(DeadLettersError::Absent { sequence })
 }
 
-/// Publishes the payloads of letters as ends again, those that are open. Each has an outcome of its own.
+/// Publishes the payloads of dead letters as ends again, those that are open. Each has an outcome of its own.
 ///
 /// # Errors
 ///
-/// Nothing is known about the letters, and nothing was published.
+/// Nothing is known about the dead letters, and nothing was published.
 pub async fn redrive(js: &Context, database: &Database, which: &Which) -> Result<Vec<Outcome>, DeadLettersError> {
     let history = History::open(js).await?;
-    let letters = survey(&history, database).await?;
-    let states: BTreeMap<u64, State> = letters.iter().map(|letter| (letter.sequence, letter.state)).collect();
+    let dead_letters = survey(&history, database).await?;
+    let states: BTreeMap<u64, State> =
+        dead_letters.iter().map(|dead_letter| (dead_letter.sequence, dead_letter.state)).collect();
     let sequences: Vec<u64> = match which {
         Which::These(sequences) => sequences.clone(),
         Which::AllOpen => states.iter().filter(|(_, state)| **state == State::Open).map(|(place, _)| *place).collect(),
@@ -222,7 +227,7 @@ pub async fn redrive(js: &Context, database: &Database, which: &Which) -> Result
     Ok(outcomes)
 }
 
-/// Removes letters from the stream, for good: the stream keeps a record of it, by which the audit knows that nothing is
+/// Removes dead letters from the stream, for good: the stream keeps a record of it, by which the audit knows that nothing is
 /// missing. Each has an outcome of its own.
 ///
 /// # Errors
@@ -240,7 +245,7 @@ pub async fn discard(js: &Context, sequences: &[u64]) -> Result<Vec<Outcome>, De
 
 async fn redrive_one(history: &History, sequence: u64) -> Result<Done, HistoryError> {
     Ok(match look(history, sequence).await? {
-        Look::Letter { payload, .. } => {
+        Look::DeadLetter { payload, .. } => {
             let end = history.republish(sequence, redrive_id(sequence), payload).await?;
             if end.before {
                 Done::RedrivenBefore { redriven_as: end.sequence }
@@ -249,20 +254,20 @@ async fn redrive_one(history: &History, sequence: u64) -> Result<Done, HistoryEr
             }
         }
         Look::Absent => Done::Absent,
-        Look::Other(subject) => Done::NoLetter { subject },
+        Look::Other(subject) => Done::NotADeadLetter { subject },
     })
 }
 
 async fn discard_one(history: &History, sequence: u64) -> Result<Done, HistoryError> {
     Ok(match look(history, sequence).await? {
-        Look::Letter { payload, about } => {
+        Look::DeadLetter { payload, about } => {
             // The record first: whoever repeats a discard that stopped between the two does no harm.
             history.record_discard(sequence, about, payload).await?;
             history.remove(sequence).await?;
             Done::Discarded
         }
         Look::Absent => Done::Absent,
-        Look::Other(subject) => Done::NoLetter { subject },
+        Look::Other(subject) => Done::NotADeadLetter { subject },
     })
 }
 
@@ -273,7 +278,7 @@ fn failed(error: &HistoryError) -> Done {
 
 /// What stands at a place of the stream.
 enum Look {
-    Letter {
+    DeadLetter {
         payload: Bytes,
         /// The place of the end that it is about; its own, which stands behind that, where it does not say.
         about: u64,
@@ -286,24 +291,26 @@ async fn look(history: &History, sequence: u64) -> Result<Look, HistoryError> {
     Ok(match history.message(sequence).await? {
         Some(message) if message.subject.as_str() == DEAD_LETTER_SUBJECT => {
             let about = message.headers.get(STREAM_SEQUENCE_HEADER).and_then(|about| about.as_str().parse().ok());
-            Look::Letter { payload: message.payload, about: about.unwrap_or(sequence) }
+            Look::DeadLetter { payload: message.payload, about: about.unwrap_or(sequence) }
         }
         Some(message) => Look::Other(message.subject.to_string()),
         None => Look::Absent,
     })
 }
 
-async fn survey(history: &History, database: &Database) -> Result<Vec<Letter>, DeadLettersError> {
+async fn survey(history: &History, database: &Database) -> Result<Vec<StoredDeadLetter>, DeadLettersError> {
     let through = history.last_sequence().await?;
-    let mut letters = read_letters(history, through).await?;
-    let Some(first) = letters.first().map(|letter| letter.sequence) else { return Ok(letters) };
+    let mut dead_letters = read_dead_letters(history, through).await?;
+    let Some(first) = dead_letters.first().map(|dead_letter| dead_letter.sequence) else { return Ok(dead_letters) };
     let redriven = read_redriven(history, first, through).await?;
-    let settled = settled(database, &letters).await?;
-    let given_up: BTreeMap<u64, u64> =
-        letters.iter().filter_map(|letter| Some((letter.stream_sequence?, letter.sequence))).collect();
-    for letter in &mut letters {
-        let is_settled = letter.session.as_ref().is_some_and(|session| settled.contains(session.key().as_str()));
-        letter.state = match redriven.get(&letter.sequence) {
+    let settled = settled(database, &dead_letters).await?;
+    let given_up: BTreeMap<u64, u64> = dead_letters
+        .iter()
+        .filter_map(|dead_letter| Some((dead_letter.stream_sequence?, dead_letter.sequence)))
+        .collect();
+    for dead_letter in &mut dead_letters {
+        let is_settled = dead_letter.session.as_ref().is_some_and(|session| settled.contains(session.key().as_str()));
+        dead_letter.state = match redriven.get(&dead_letter.sequence) {
             _ if is_settled => State::Settled,
             Some(&redriven_as) => {
                 State::Redriven { redriven_as, came_back_as: came_back(redriven_as, &redriven, &given_up) }
@@ -311,31 +318,31 @@ async fn survey(history: &History, database: &Database) -> Result<Vec<Letter>, D
             None => State::Open,
         };
     }
-    Ok(letters)
+    Ok(dead_letters)
 }
 
-/// The letter about this end, or about one that was made from it: a processor that is told to stop publishes an end again
+/// The dead letter about this end, or about one that was made from it: a processor that is told to stop publishes an end again
 /// too. An end stands behind the message that it was made from, so this comes to an end.
 fn came_back(end: u64, redriven: &BTreeMap<u64, u64>, given_up: &BTreeMap<u64, u64>) -> Option<u64> {
     let mut end = end;
     loop {
-        if let Some(letter) = given_up.get(&end) {
-            return Some(*letter);
+        if let Some(dead_letter) = given_up.get(&end) {
+            return Some(*dead_letter);
         }
         end = redriven.get(&end).copied().filter(|next| *next > end)?;
     }
 }
 
-async fn read_letters(history: &History, through: u64) -> Result<Vec<Letter>, HistoryError> {
+async fn read_dead_letters(history: &History, through: u64) -> Result<Vec<StoredDeadLetter>, HistoryError> {
     let subjects = vec![DEAD_LETTER_SUBJECT.to_owned()];
     let mut reader = history.read(Reading { subjects, start: Start::First, through, parts: Parts::Whole }).await?;
-    let mut letters = vec![];
+    let mut dead_letters = vec![];
     while let Some(record) = reader.next().await? {
         let headers = record.message.headers.as_ref();
-        letters.push(letter(record.sequence, record.stored_at, headers, &record.message.payload));
+        dead_letters.push(dead_letter(record.sequence, record.stored_at, headers, &record.message.payload));
     }
     reader.finish().await;
-    Ok(letters)
+    Ok(dead_letters)
 }
 
 /// The ends that were made from other messages, by those; the last one where there are several.
@@ -353,10 +360,11 @@ async fn read_redriven(history: &History, behind: u64, through: u64) -> Result<B
     Ok(redriven)
 }
 
-/// The keys of the letters' sessions for which nothing is left to do.
-async fn settled(database: &Database, letters: &[Letter]) -> Result<BTreeSet<String>, DeadLettersError> {
+/// The keys of the dead letters' sessions for which nothing is left to do.
+async fn settled(database: &Database, dead_letters: &[StoredDeadLetter]) -> Result<BTreeSet<String>, DeadLettersError> {
     let summaries = Summaries::of(database);
-    let keys: Vec<_> = letters.iter().filter_map(|letter| Some(letter.session.as_ref()?.key())).collect();
+    let keys: Vec<_> =
+        dead_letters.iter().filter_map(|dead_letter| Some(dead_letter.session.as_ref()?.key())).collect();
     let mut settled = BTreeSet::new();
     for batch in keys.chunks(BATCH) {
         let found = summaries.find(batch.iter().map(|key| key.as_str())).await.map_err(DeadLettersError::Store)?;
@@ -372,11 +380,11 @@ async fn settled(database: &Database, letters: &[Letter]) -> Result<BTreeSet<Str
     Ok(settled)
 }
 
-/// A letter as it is read, and of which nothing more is known yet.
-fn letter(sequence: u64, stored_at: WallTime, headers: Option<&HeaderMap>, payload: &[u8]) -> Letter {
+/// A dead letter as it is read, and of which nothing more is known yet.
+fn dead_letter(sequence: u64, stored_at: WallTime, headers: Option<&HeaderMap>, payload: &[u8]) -> StoredDeadLetter {
     let text = |name: &str| headers?.get(name).map(|value| value.as_str());
     let number = |name: &str| text(name)?.parse::<u64>().ok();
-    Letter {
+    StoredDeadLetter {
         sequence,
         at: text(TIME_HEADER).and_then(|at| at.parse().ok()).map_or(stored_at, WallTime::from_millis),
         session: SessionEnded::parse(payload).ok().map(|ended| ended.session),
@@ -393,7 +401,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_letter_says_what_its_headers_say() {
+    fn a_dead_letter_says_what_its_headers_say() {
         let mut headers = HeaderMap::new();
         let values = [
             (STREAM_SEQUENCE_HEADER, "7"),
@@ -404,8 +412,8 @@ mod tests {
         ];
         values.into_iter().for_each(|(name, value)| headers.insert(name, value));
         let payload = br#"{"conversationId":"c","sessionId":"s","publishedSegments":1}"#;
-        let read = letter(9, WallTime::from_millis(1), Some(&headers), payload);
-        let expected = Letter {
+        let read = dead_letter(9, WallTime::from_millis(1), Some(&headers), payload);
+        let expected = StoredDeadLetter {
             sequence: 9,
             at: WallTime::from_millis(1500),
             session: Session::new("c", "s").ok(),
@@ -419,11 +427,11 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_of_somebody_else_is_read_as_far_as_it_goes() {
+    fn a_dead_letter_of_somebody_else_is_read_as_far_as_it_goes() {
         let mut headers = HeaderMap::new();
         headers.insert(ATTEMPTS_HEADER, "many");
         for headers in [None, Some(&headers)] {
-            let read = letter(9, WallTime::from_millis(1), headers, b"\xff");
+            let read = dead_letter(9, WallTime::from_millis(1), headers, b"\xff");
             assert_eq!((read.at, read.session, read.attempts), (WallTime::from_millis(1), None, None));
         }
     }

@@ -196,7 +196,7 @@ impl Servers for RealServers {
                 self.broker.publish(id, key, announcement, notification);
             }
             Effect::Mark { key, announcement, notified } => self.store.mark(id, Mark { key, announcement, notified }),
-            Effect::Bury { letter } => self.broker.bury(id, letter),
+            Effect::DeadLetter { dead_letter } => self.broker.dead_letter(id, dead_letter),
             Effect::Republish { stream_sequence, ended } => self.broker.republish(id, stream_sequence, ended),
             Effect::Acknowledge { reply, acknowledgement, .. } => self.broker.acknowledge(id, reply, acknowledgement),
         }
@@ -231,17 +231,17 @@ fn log_input(input: &Input) {
         Input::Reported { effect, report: Report::Failed(failure) } if failure.kind == FailureKind::Rejected => {
             tracing::warn!(%effect, "{failure}");
         }
-        Input::Reported { effect, report: report @ Report::Buried { .. } } => tracing::warn!(%effect, "{report}"),
+        Input::Reported { effect, report: report @ Report::DeadLettered { .. } } => tracing::warn!(%effect, "{report}"),
         Input::Reported { effect, report } => tracing::debug!(%effect, "{report}"),
         Input::Exhausted(exhausted) => tracing::error!(
             stream_sequence = exhausted.stream_sequence,
             attempts = exhausted.attempts,
             "a message used up its deliveries: it becomes a dead letter"
         ),
-        Input::Outgrown(outgrown) => {
+        Input::Stale(stale) => {
             tracing::info!(
-                key = outgrown.session.key().as_str(),
-                "the stored summary is outgrown, or not announced: the call is looked at again"
+                key = stale.session.key().as_str(),
+                "the stored summary is stale, or not announced: the call is looked at again"
             );
         }
         Input::Woken => {}
@@ -268,12 +268,12 @@ fn log_effect(id: EffectId, effect: &Effect) {
         Effect::Acknowledge { acknowledgement: Acknowledgement::Ack, key, .. } => {
             tracing::info!(effect = %id, key = key.as_ref().map(Key::as_str), "done");
         }
-        Effect::Bury { letter } => tracing::error!(
+        Effect::DeadLetter { dead_letter } => tracing::error!(
             effect = %id,
-            key = letter.ended.as_ref().map(|ended| ended.session.key().to_string()),
-            stream_sequence = letter.stream_sequence,
-            attempts = letter.attempts,
-            reason = letter.reason,
+            key = dead_letter.ended.as_ref().map(|ended| ended.session.key().to_string()),
+            stream_sequence = dead_letter.stream_sequence,
+            attempts = dead_letter.attempts,
+            reason = dead_letter.reason,
             "a call cannot be processed: it becomes a dead letter"
         ),
         Effect::Republish { stream_sequence, .. } => {

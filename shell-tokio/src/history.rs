@@ -230,14 +230,14 @@ impl History {
         self.publish(SESSION_ENDED_SUBJECT, (REDRIVE_OF_HEADER, source), id, payload).await
     }
 
-    /// Publishes the record that the dead letter `letter` about the end at `about` was discarded.
+    /// Publishes the record that the dead letter `dead_letter` about the end at `about` was discarded.
     ///
     /// # Errors
     ///
     /// See [`History::republish`].
-    pub async fn record_discard(&self, letter: u64, about: u64, payload: Bytes) -> Result<(), HistoryError> {
+    pub async fn record_discard(&self, dead_letter: u64, about: u64, payload: Bytes) -> Result<(), HistoryError> {
         let header = (STREAM_SEQUENCE_HEADER, about);
-        self.publish(DISCARDED_SUBJECT, header, discard_id(letter), payload).await.map(drop)
+        self.publish(DISCARDED_SUBJECT, header, discard_id(dead_letter), payload).await.map(drop)
     }
 
     async fn publish(

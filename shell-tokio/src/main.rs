@@ -166,19 +166,19 @@ async fn dead_letters(
 ) -> Result<Finding, Box<dyn Error>> {
     let (outcomes, json) = match command {
         DeadLettersCommand::List { json } => {
-            let letters = dead_letters::list(js, database).await?;
-            let page = match (json, letters.is_empty()) {
-                (true, _) => show::json(&letters)?,
+            let dead_letters = dead_letters::list(js, database).await?;
+            let page = match (json, dead_letters.is_empty()) {
+                (true, _) => show::json(&dead_letters)?,
                 (false, true) => "no dead letters".to_owned(),
-                (false, false) => dead_letters::table(&letters, width()),
+                (false, false) => dead_letters::table(&dead_letters, width()),
             };
             print(&page)?;
             return Ok(Finding::Good);
         }
         DeadLettersCommand::Show { sequence, json } => {
-            let (letter, payload) = dead_letters::show(js, database, *sequence).await?;
-            let whole = || show::json(&Whole::new(&letter, &payload));
-            print(&if *json { whole()? } else { dead_letters::render(&letter, &payload) })?;
+            let (dead_letter, payload) = dead_letters::show(js, database, *sequence).await?;
+            let whole = || show::json(&Whole::new(&dead_letter, &payload));
+            print(&if *json { whole()? } else { dead_letters::render(&dead_letter, &payload) })?;
             return Ok(Finding::Good);
         }
         DeadLettersCommand::Redrive { sequences, all, json } => {

@@ -21,7 +21,7 @@ use crate::{
     history::{History, HistoryError},
     record::{self, RecordError, Recording, Tape, Target},
     setup::{self, SetupError},
-    store::{Store, outgrown::Watch},
+    store::{Store, stale::Watch},
 };
 
 /// How long after it was missed a consumer is made anew. nats-server removes the files of a deleted one a while after it
@@ -31,7 +31,7 @@ const MEND_AFTER: Duration = Duration::from_secs(1);
 const MEND_STREAM_AFTER: Duration = Duration::from_secs(2);
 /// How long the last bytes to NATS may take.
 const FLUSH: Duration = Duration::from_secs(1);
-/// How long a report may wait for its turn. Asking again after that costs a job nothing: it keeps its place in the queue.
+/// How long a report may wait in the queue. Asking again after that costs a job nothing: it keeps its place in the queue.
 const REPORT_LOST: Duration = Duration::from_secs(60);
 
 /// Why the service did not start, or how it ended where it should not have.
@@ -257,7 +257,7 @@ pub fn core_settings(args: &RunArgs) -> Settings {
         max_in_flight,
         page_size,
         max_bytes_in_flight,
-        patience,
+        retry_timeout,
         nak_delay,
         retry_base,
         retry_cap,
@@ -272,11 +272,11 @@ pub fn core_settings(args: &RunArgs) -> Settings {
         page_size,
         max_bytes_in_flight: max_bytes_in_flight.as_u64(),
         max_deliver: args.stream.max_deliver.into(),
-        patience,
+        retry_timeout,
         nak_delay,
         retry_base,
         retry_cap,
-        // A worker reports everything that it was asked, but in its turn: what takes longer than this was lost.
+        // A worker reports everything that it was asked, but in the order of the queue: what takes longer than this was lost.
         answer_timeout: answer_timeout * 4 + REPORT_LOST,
         grace,
         announce_once: args.announce.announce_once,

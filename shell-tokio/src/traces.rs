@@ -189,7 +189,7 @@ fn is_about(said: &Said, wanted: &Wanted) -> bool {
         Said::In(Input::Delivered(delivery)) => {
             SessionEnded::parse(&delivery.payload.0).is_ok_and(|ended| is(&ended.session))
         }
-        Said::In(Input::Outgrown(outgrown)) => is(&outgrown.session),
+        Said::In(Input::Stale(stale)) => is(&stale.session),
         Said::In(Input::Reported { .. } | Input::Exhausted(_) | Input::Woken | Input::Drain)
         | Said::Out(_)
         | Said::LeftOut(_)

@@ -41,13 +41,13 @@ pub async fn publish(world: &World, subject: &str, headers: HeaderMap, payload: 
 /// # Errors
 ///
 /// The server did not store it.
-pub async fn letter(world: &World, about: u64, reason: &str, payload: Vec<u8>) -> Outcome<u64> {
+pub async fn dead_letter(world: &World, about: u64, reason: &str, payload: Vec<u8>) -> Outcome<u64> {
     let at = WallTime::from_millis(1_795_980_423_000);
-    let letter = DeadLetter { stream_sequence: about, attempts: 5, reason: reason.to_owned(), at, ended: None };
+    let dead_letter = DeadLetter { stream_sequence: about, attempts: 5, reason: reason.to_owned(), at, ended: None };
     let mut headers = HeaderMap::new();
-    headers.insert(NATS_MESSAGE_ID, letter.message_id());
+    headers.insert(NATS_MESSAGE_ID, dead_letter.message_id());
     headers.insert(STREAM_SEQUENCE_HEADER, about.to_string());
-    headers.insert(ATTEMPTS_HEADER, letter.attempts.to_string());
+    headers.insert(ATTEMPTS_HEADER, dead_letter.attempts.to_string());
     headers.insert(REASON_HEADER, reason);
     headers.insert(TIME_HEADER, at.as_millis().to_string());
     headers.insert(PROCESSOR_HEADER, "host/12");

@@ -223,13 +223,13 @@ fn judge(seen: &Seen) -> Result<(), String> {
     }
 }
 
-/// Small calls, one without a segment, a large one, and one that will be outgrown.
+/// Small calls, one without a segment, a large one, and one that will be stale.
 fn calls() -> Result<Vec<Call>, Box<dyn std::error::Error>> {
     let mut calls: Vec<Call> =
         (0..SMALL).map(|n| Call::of("c", &format!("small {n}"), 12)).collect::<Result<_, _>>()?;
     calls.push(Call { session: Session::new("c", "silent")?, segments: vec![] });
     calls.push(Call::of("c", "large", LARGE)?);
-    calls.push(Call::of("c", "outgrown", 30)?);
+    calls.push(Call::of("c", "stale", 30)?);
     Ok(calls)
 }
 

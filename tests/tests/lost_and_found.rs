@@ -124,11 +124,14 @@ async fn a_call_whose_process_dies_at_every_attempt_becomes_a_dead_letter() -> O
         .await?;
         processor.start().await?;
     }
-    let letter = dead_letter(&world).await?;
-    assert_eq!(&letter.payload[..], payload, "byte for byte");
-    assert_eq!(header(&letter, STREAM_SEQUENCE_HEADER), sequence.to_string());
-    assert_eq!(header(&letter, ATTEMPTS_HEADER), "5");
-    assert_eq!(header(&letter, REASON_HEADER), "handed over 5 times, and each time its process died or was cut off");
+    let dead_letter = dead_letter(&world).await?;
+    assert_eq!(&dead_letter.payload[..], payload, "byte for byte");
+    assert_eq!(header(&dead_letter, STREAM_SEQUENCE_HEADER), sequence.to_string());
+    assert_eq!(header(&dead_letter, ATTEMPTS_HEADER), "5");
+    assert_eq!(
+        header(&dead_letter, REASON_HEADER),
+        "handed over 5 times, and each time its process died or was cut off"
+    );
     assert_eq!(world.summaries().await?.len(), 0);
     processor.terminate(LONG).await?;
     assert_eq!(audited(&world, &[]).await?.0, Exit::Code(1), "a dead letter is open");
@@ -204,9 +207,13 @@ async fn what_the_store_refuses_becomes_a_dead_letter_at_the_first_attempt() -> 
     world.database().create_collection("transcriptsummaries").validator(validator).await?;
     let processor = started(&world.processor("run").arguments(SHORT)).await?;
     end(&world.app(), &calls("refused", 3)?).await?;
-    let letter = dead_letter(&world).await?;
-    assert_eq!(header(&letter, ATTEMPTS_HEADER), "1");
-    assert!(header(&letter, REASON_HEADER).contains("121"), "DocumentValidationFailure: {:?}", letter.headers);
+    let dead_letter = dead_letter(&world).await?;
+    assert_eq!(header(&dead_letter, ATTEMPTS_HEADER), "1");
+    assert!(
+        header(&dead_letter, REASON_HEADER).contains("121"),
+        "DocumentValidationFailure: {:?}",
+        dead_letter.headers
+    );
     idle(&world).await?;
     assert_eq!((world.notifications().await?.len(), held(&world, DEAD_LETTER_SUBJECT).await?), (2, 1));
     assert_eq!(world.consumer().await?.delivered.consumer_sequence, 3);
@@ -234,9 +241,9 @@ async fn a_summary_step_that_panics_ends_one_call_and_none_beside_it() -> Outcom
     all[500].segments[1].text = Bug::PANIC.to_owned();
     end(&world.app(), &all).await?;
     idle(&world).await?;
-    let letter = dead_letter(&world).await?;
-    assert!(header(&letter, REASON_HEADER).starts_with("the summary step panicked"), "{:?}", letter.headers);
-    assert!(String::from_utf8_lossy(&letter.payload).contains("call 500"));
+    let dead_letter = dead_letter(&world).await?;
+    assert!(header(&dead_letter, REASON_HEADER).starts_with("the summary step panicked"), "{:?}", dead_letter.headers);
+    assert!(String::from_utf8_lossy(&dead_letter.payload).contains("call 500"));
     assert_eq!((world.notifications().await?.len(), held(&world, DEAD_LETTER_SUBJECT).await?), (999, 1));
     assert_eq!(world.consumer().await?.delivered.consumer_sequence, 1000, "each was delivered once");
     signal.send(Signal::Drain)?;
@@ -316,14 +323,14 @@ async fn ends_that_come_again_after_a_purge_and_a_restart_are_not_announced_agai
     Ok(())
 }
 
-/// An outage of MongoDB that is much longer than the patience for one call.
+/// An outage of MongoDB that is much longer than the retry timeout for one call.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outage_of_mongodb_costs_no_attempt() -> Outcome {
     let mut world = World::start_with_own_mongod().await?;
     let command = world.processor("run").arguments([
         "--quiet-period=5s",
         "--ack-wait=2s",
-        "--patience=2s",
+        "--retry-timeout=2s",
         "--retry-cap=500ms",
         "--answer-timeout=1s",
     ]);

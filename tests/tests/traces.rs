@@ -236,7 +236,7 @@ async fn what_cannot_be_recorded_or_read_is_said() -> Outcome {
     assert!(refused.logs().contains(&said), "{}", refused.logs());
 
     fs::create_dir(path("nothing in it"))?;
-    fs::write(path("newer"), "{\"transcriptTrace\":2,\"program\":\"transcript-processor 7.1\"}\n")?;
+    fs::write(path("newer"), "{\"transcriptTrace\":3,\"program\":\"transcript-processor 7.1\"}\n")?;
     fs::write(path("other"), "{\"a\":1}\n")?;
     let cases = [
         ("file", "the trace is empty"),

@@ -38,7 +38,7 @@ const FAULTS: [(Bug, Scenario); 11] = [
     (Bug::ExhaustedIgnored, Scenario::DeliveriesUsedUp),
     (Bug::HeartbeatsAfterFailure, Scenario::MongodbAway),
     (Bug::BareNak, Scenario::NatsAway),
-    (Bug::ImpatientInOutages, Scenario::MongodbAway),
+    (Bug::GivesUpInOutages, Scenario::MongodbAway),
     (Bug::DrainBurnsAttempts, Scenario::RolloutOfFewAttempts),
     (Bug::UnescapedKey, Scenario::PoisonedPayload),
     (Bug::NoDeadLetter, Scenario::RefusedSummary),

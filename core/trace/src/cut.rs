@@ -196,7 +196,7 @@ impl<W: Write> Cutting<'_, W> {
                 part.drains = !is_seen;
                 is_seen
             }
-            Input::Delivered(_) | Input::Exhausted(_) | Input::Outgrown(_) | Input::Woken => false,
+            Input::Delivered(_) | Input::Exhausted(_) | Input::Stale(_) | Input::Woken => false,
         }
     }
 
@@ -265,7 +265,7 @@ fn about(wanted: &Wanted, messages: &mut BTreeMap<u64, Session>, input: &Input) 
             messages.insert(delivery.stream_sequence, ended.session.clone());
             Some(ended.session)
         }
-        Input::Outgrown(outgrown) => wanted.is(&outgrown.session).then(|| outgrown.session.clone()),
+        Input::Stale(stale) => wanted.is(&stale.session).then(|| stale.session.clone()),
         Input::Exhausted(exhausted) => messages.get(&exhausted.stream_sequence).cloned(),
         Input::Reported { .. } | Input::Woken | Input::Drain => None,
     }

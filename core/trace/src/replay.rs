@@ -377,14 +377,14 @@ impl fmt::Display for Moment {
 }
 
 fn begins(input: &Input) -> bool {
-    matches!(input, Input::Delivered(_) | Input::Exhausted(_) | Input::Outgrown(_))
+    matches!(input, Input::Delivered(_) | Input::Exhausted(_) | Input::Stale(_))
 }
 
 fn job_of(said: &Said) -> Option<JobId> {
     match said {
         Said::In(Input::Reported { effect, .. }) => Some(effect.job),
         Said::Out(output) => job_of_output(output),
-        Said::In(Input::Delivered(_) | Input::Exhausted(_) | Input::Outgrown(_) | Input::Woken | Input::Drain)
+        Said::In(Input::Delivered(_) | Input::Exhausted(_) | Input::Stale(_) | Input::Woken | Input::Drain)
         | Said::LeftOut(_)
         | Said::Note(_) => None,
     }
@@ -414,7 +414,7 @@ fn in_words(input: &Input) -> String {
         }
         Input::Reported { effect, report } => format!("effect {effect}: {report}"),
         Input::Exhausted(exhausted) => format!("message {} used up its deliveries", exhausted.stream_sequence),
-        Input::Outgrown(outgrown) => format!("the summary of {} is outgrown", outgrown.session.key()),
+        Input::Stale(stale) => format!("the summary of {} is stale", stale.session.key()),
         Input::Woken => "time has passed".to_owned(),
         Input::Drain => "drain".to_owned(),
     }

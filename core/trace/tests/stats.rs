@@ -64,7 +64,7 @@ fn the_phases_of_calls_are_timed() {
 }
 
 #[test]
-fn a_second_job_of_a_call_waits_for_its_turn() {
+fn a_second_job_of_a_call_waits_for_the_first() {
     let again = Call { ends_at: ms(1_010), ..call("s", ms(10)) };
     let stats = stats(&play(&Settings::default(), &[call("s", ms(10)), again]));
     assert_eq!(stats.ended(End::Acknowledged), 2);

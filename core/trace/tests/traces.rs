@@ -226,7 +226,7 @@ fn what_is_no_whole_trace_is_told_as_such() {
         ("headless", lines[1..].concat()),
         (
             "newer",
-            text(&trace).replacen("\"transcriptTrace\":1", "\"transcriptTrace\":7", 1).replacen(
+            text(&trace).replacen("\"transcriptTrace\":2", "\"transcriptTrace\":7", 1).replacen(
                 "transcript-processor 0.1.0",
                 "transcript-processor 9.0.0",
                 1,

@@ -74,7 +74,7 @@ pub(super) enum What {
         message: u64,
     },
     Exhausted,
-    Outgrown,
+    StaleSummary,
     Asked {
         number: u32,
         kind: Kind,
@@ -179,7 +179,7 @@ impl Story {
             What::Reported { came: Came::Failed(_), .. }
             | What::Delivered { .. }
             | What::Exhausted
-            | What::Outgrown
+            | What::StaleSummary
             | What::Asked { .. }
             | What::Heartbeat
             | What::Drained => None,
@@ -236,7 +236,7 @@ impl Step {
 pub(super) fn server(kind: Kind) -> Server {
     match kind {
         Kind::Count | Kind::Load | Kind::Save | Kind::Mark => Server::Store,
-        Kind::Any | Kind::Publish | Kind::Bury | Kind::Republish | Kind::Acknowledge | Kind::Heartbeat => {
+        Kind::Any | Kind::Publish | Kind::DeadLetter | Kind::Republish | Kind::Acknowledge | Kind::Heartbeat => {
             Server::Broker
         }
     }
@@ -331,9 +331,9 @@ impl Reading<'_> {
     fn told(&mut self, entry: u64, at: i64, job: Option<JobId>, input: Input) -> Result<(), Unfit> {
         match (input, job) {
             (Input::Delivered(delivery), Some(job)) => self.delivered(entry, at, job, delivery)?,
-            (Input::Outgrown(outgrown), Some(job)) if self.is_it(&outgrown.session)? => {
+            (Input::Stale(stale), Some(job)) if self.is_it(&stale.session)? => {
                 self.begin(job);
-                self.step(entry, at, job, What::Outgrown);
+                self.step(entry, at, job, What::StaleSummary);
             }
             (Input::Exhausted(exhausted), Some(job)) => {
                 if let Some(part) = &mut self.part {
@@ -363,7 +363,7 @@ impl Reading<'_> {
                 }
             }
             (
-                Input::Delivered(_) | Input::Outgrown(_) | Input::Exhausted(_) | Input::Reported { .. } | Input::Woken,
+                Input::Delivered(_) | Input::Stale(_) | Input::Exhausted(_) | Input::Reported { .. } | Input::Woken,
                 _,
             ) => {}
         }
@@ -424,7 +424,7 @@ impl Reading<'_> {
             Report::Saved(_)
             | Report::Published { .. }
             | Report::Marked
-            | Report::Buried { .. }
+            | Report::DeadLettered { .. }
             | Report::Republished { .. }
             | Report::Acknowledged => Came::Done,
         }
@@ -500,7 +500,7 @@ fn word(effect: &Effect) -> &'static str {
         Effect::Save { .. } => "save",
         Effect::Publish { .. } => "publish",
         Effect::Mark { .. } => "mark",
-        Effect::Bury { .. } => "dead letter",
+        Effect::DeadLetter { .. } => "dead letter",
         Effect::Republish { .. } => "republish",
         Effect::Acknowledge { acknowledgement: Acknowledgement::Ack, .. } => "ack",
         Effect::Acknowledge { acknowledgement: Acknowledgement::Nak { .. }, .. } => "nak",

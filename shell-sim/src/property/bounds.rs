@@ -33,8 +33,8 @@ impl Property for MemoryStaysWithinBounds {
     fn saw(&mut self, _: Time, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
         let Seen::Waits { processor, jobs, overflowed, .. } = seen else { return Ok(()) };
         // A pull that was served just before its connection broke may come on top of the next one.
-        let outgrown = if ledger.plan.options.revise { ledger.promises.max_in_flight } else { 0 };
-        let most = ledger.promises.max_in_flight * 2 + ledger.given_up + outgrown;
+        let stale = if ledger.plan.options.revise { ledger.promises.max_in_flight } else { 0 };
+        let most = ledger.promises.max_in_flight * 2 + ledger.given_up + stale;
         if *jobs > most || *overflowed > 0 {
             return Err(format!("processor {processor} has {jobs} jobs, {overflowed} overflowed; {most} are allowed"));
         }

@@ -231,7 +231,7 @@ impl Property for OnlyTheImpossibleIsTerminated {
         let Some(end) = ledger.ends.get(sequence) else { return Ok(()) };
         match (body, &end.key) {
             (AckBody::Term(Some(_)), Some(_)) => {
-                if ledger.letters.iter().any(|letter| letter.of == *sequence) {
+                if ledger.dead_letters.iter().any(|dead_letter| dead_letter.of == *sequence) {
                     Ok(())
                 } else {
                     Err(format!("message {sequence} was terminated, and no dead letter tells of it"))
@@ -248,7 +248,7 @@ impl Property for OnlyTheImpossibleIsTerminated {
 }
 
 /// What was owed has arrived when the world has been whole for long enough: every end was settled, or is kept as a dead
-/// letter; one that was given up when nobody could hear of it is what an audit names as missing.
+/// dead letter; one that was given up when nobody could hear of it is what an audit names as missing.
 pub(super) struct EverySessionEndsOnceFaultsStop;
 
 impl Property for EverySessionEndsOnceFaultsStop {

@@ -8,11 +8,11 @@ use super::{Property, TheEnd};
 use crate::{ledger::Ledger, seen::Seen};
 
 /// An announced summary is replaced only by one of more segments, which is the next revision and keeps its marks.
-pub(super) struct AMarkedSummaryStaysUntilItIsOutgrown;
+pub(super) struct AMarkedSummaryStaysUntilItIsStale;
 
-impl Property for AMarkedSummaryStaysUntilItIsOutgrown {
+impl Property for AMarkedSummaryStaysUntilItIsStale {
     fn name(&self) -> &'static str {
-        "AMarkedSummaryStaysUntilItIsOutgrown"
+        "AMarkedSummaryStaysUntilItIsStale"
     }
 
     fn saw(&mut self, _: Time, seen: &Seen<'_>, _: &Ledger) -> Result<(), String> {
@@ -78,11 +78,11 @@ impl Property for ARevisionIsAnnouncedOnce {
 
 /// Where it is asked for, no announced summary is behind its segments when the world has been whole for long enough, and
 /// every revision is known.
-pub(super) struct EveryOutgrownSummaryIsRevised;
+pub(super) struct EveryStaleSummaryIsRevised;
 
-impl Property for EveryOutgrownSummaryIsRevised {
+impl Property for EveryStaleSummaryIsRevised {
     fn name(&self) -> &'static str {
-        "EveryOutgrownSummaryIsRevised"
+        "EveryStaleSummaryIsRevised"
     }
 
     fn saw(&mut self, _: Time, _: &Seen<'_>, _: &Ledger) -> Result<(), String> {
@@ -90,7 +90,7 @@ impl Property for EveryOutgrownSummaryIsRevised {
     }
 
     fn at_end(&mut self, _: Time, _: &Ledger, end: &TheEnd) -> Result<(), String> {
-        match end.outgrown.first() {
+        match end.stale.first() {
             Some(key) => Err(format!("{key} is behind its segments, or nobody knows of its last revision")),
             None => Ok(()),
         }

@@ -35,12 +35,12 @@ pub(super) async fn wait_and_do(world: Rc<World>, chore: Chore) {
 /// Every dead letter in the stream becomes an end again, once for as long as its id is remembered.
 fn redrive(world: &World) {
     world.saw(&Seen::Chore(Task::Redrive));
-    let letters: Vec<(u64, Arc<[u8]>)> = {
+    let dead_letters: Vec<(u64, Arc<[u8]>)> = {
         let watch = world.watch.borrow();
-        let kept = watch.ledger.letters.iter().filter(|letter| !letter.purged);
-        kept.map(|letter| (letter.sequence, Arc::clone(&letter.payload))).collect()
+        let kept = watch.ledger.dead_letters.iter().filter(|dead_letter| !dead_letter.purged);
+        kept.map(|dead_letter| (dead_letter.sequence, Arc::clone(&dead_letter.payload))).collect()
     };
-    for (sequence, payload) in letters {
+    for (sequence, payload) in dead_letters {
         let other = vec![(REDRIVE_OF_HEADER.into(), sequence.to_string().into())];
         let headers = Headers { msg_id: Some(redrive_id(sequence).into()), other, ..Headers::default() };
         let request = Request::Publish { reply: None, subject: SESSION_ENDED_SUBJECT.into(), headers, payload };

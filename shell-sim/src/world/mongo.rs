@@ -66,14 +66,14 @@ impl Mongo {
     }
 
     /// The announced summaries that are behind their segments, or of which nobody knows that they were replaced.
-    pub(super) fn outgrown(&self) -> Vec<Key> {
+    pub(super) fn stale(&self) -> Vec<Key> {
         let store = self.model.borrow();
         let behind = |document: &Document| {
             let (stored, segments) = (document.stored(), store.segments_of(&document.summary.session.session_id));
-            document.notified.is_some() && (stored.is_outgrown_by(segments) || stored.unannounced_revision().is_some())
+            document.notified.is_some() && (stored.is_stale_with(segments) || stored.unannounced_revision().is_some())
         };
-        let outgrown = store.summaries().filter(|(_, document)| behind(document)).map(|(key, _)| key.clone());
-        outgrown.collect()
+        let stale = store.summaries().filter(|(_, document)| behind(document)).map(|(key, _)| key.clone());
+        stale.collect()
     }
 
     fn accepts(&self, processor: usize) -> bool {

@@ -171,7 +171,7 @@ fn saw_stored(world: &World, message: &StoredMessage) {
     };
     if **subject == *DEAD_LETTER_SUBJECT {
         let of = number(STREAM_SEQUENCE_HEADER).expect("a dead letter names its message");
-        world.saw(&Seen::LetterStored { message, of });
+        world.saw(&Seen::DeadLetterStored { message, of });
     } else if **subject == *SESSION_ENDED_SUBJECT {
         if let Some(of) = number(REDRIVE_OF_HEADER) {
             world.saw(&Seen::EndRedriven { message, of });

@@ -71,7 +71,7 @@ pub(super) fn act(world: &Rc<World>, number: usize, twist: &mut Twist) {
             twist.slow_ms = *span_ms;
         }
         Action::LoseReport => {
-            // The core waits for it, and that costs patience as well.
+            // The core waits for it, and that uses up its retry timeout as well.
             fail_some(world, plan.options.core().answer_timeout);
             twist.lose_report = true;
         }
@@ -279,26 +279,26 @@ fn step_down(world: &Rc<World>, span: Duration) {
     later(world, span, |world| world.mongo.model.borrow_mut().elect());
 }
 
-/// The store serves nobody, or not that processor: however long that lasts, it costs no job its patience.
+/// The store serves nobody, or not that processor: however long that lasts, it uses up no job's retry timeout.
 fn fail_all(world: &Rc<World>, processor: Option<usize>, outage: Duration) {
     disturb_by(world, Cause::Outage, processor, outage + AFTERMATH * 3);
     let (some, all) = world.store_troubles.get();
     world.store_troubles.set((some, all + outage + AFTERMATH * 3));
-    spend_patience(world);
+    use_up_retry_timeout(world);
 }
 
 /// The store fails a job while it serves others.
 fn fail_some(world: &Rc<World>, span: Duration) {
     let (some, all) = world.store_troubles.get();
     world.store_troubles.set((some + span + AFTERMATH * 3, all));
-    spend_patience(world);
+    use_up_retry_timeout(world);
 }
 
-/// A job whose patience is spent while others are served is given back, which costs an attempt. Several troubles can make
+/// A job whose retry timeout is over while others are served is given back, which costs an attempt. Several troubles can make
 /// one long one, and an outage before or after them counts in.
-fn spend_patience(world: &Rc<World>) {
+fn use_up_retry_timeout(world: &Rc<World>) {
     let (some, all) = world.store_troubles.get();
-    if !some.is_zero() && some + all >= millis(world.plan.options.patience_ms) {
+    if !some.is_zero() && some + all >= millis(world.plan.options.retry_timeout_ms) {
         disturb(world, None, some + all);
     }
 }

@@ -207,16 +207,16 @@ impl Shared {
         Ok(serde_json::to_vec(known).expect("an end is JSON").into())
     }
 
-    async fn bury(&self, original: Awaited, letter: &DeadLetter) -> Result<Report, Failure> {
-        let payload = self.copy(original, letter.ended.as_ref()).await?;
+    async fn dead_letter(&self, original: Awaited, dead_letter: &DeadLetter) -> Result<Report, Failure> {
+        let payload = self.copy(original, dead_letter.ended.as_ref()).await?;
         let other = vec![
-            (STREAM_SEQUENCE_HEADER.into(), letter.stream_sequence.to_string().into()),
-            (ATTEMPTS_HEADER.into(), letter.attempts.to_string().into()),
-            (REASON_HEADER.into(), letter.reason.as_str().into()),
+            (STREAM_SEQUENCE_HEADER.into(), dead_letter.stream_sequence.to_string().into()),
+            (ATTEMPTS_HEADER.into(), dead_letter.attempts.to_string().into()),
+            (REASON_HEADER.into(), dead_letter.reason.as_str().into()),
         ];
-        let headers = Headers { msg_id: Some(letter.message_id().into()), other, ..expecting_the_stream() };
+        let headers = Headers { msg_id: Some(dead_letter.message_id().into()), other, ..expecting_the_stream() };
         let stream_sequence = self.publish(DEAD_LETTER_SUBJECT, headers, payload).await?;
-        Ok(Report::Buried { stream_sequence })
+        Ok(Report::DeadLettered { stream_sequence })
     }
 
     async fn republish(&self, original: Awaited, of: u64, ended: &SessionEnded) -> Result<Report, Failure> {
@@ -301,7 +301,7 @@ impl Driver {
             Input::Exhausted(exhausted) => {
                 world.saw(&Seen::Heard { processor, sequence: exhausted.stream_sequence });
             }
-            Input::Outgrown(outgrown) => world.saw(&Seen::Outgrown { processor, key: &outgrown.session.key() }),
+            Input::Stale(stale) => world.saw(&Seen::StaleSummary { processor, key: &stale.session.key() }),
             Input::Woken => {}
             Input::Drain => self.shared.stop_pulling(),
         }
@@ -450,10 +450,10 @@ impl Driver {
                     shared.report(id, report.unwrap_or_else(Report::Failed));
                 });
             }
-            Effect::Bury { letter } => {
-                let original = shared.original(letter.stream_sequence);
+            Effect::DeadLetter { dead_letter } => {
+                let original = shared.original(dead_letter.stream_sequence);
                 world.spawn_on(processor, async move {
-                    let report = shared.bury(original, &letter).await;
+                    let report = shared.dead_letter(original, &dead_letter).await;
                     shared.report(id, report.unwrap_or_else(Report::Failed));
                 });
             }

@@ -32,7 +32,7 @@ pub(super) enum Problem {
     DeadLetter,
     Missing,
     NeverAnnounced,
-    Outgrown,
+    Stale,
 }
 
 impl Standing {
@@ -58,7 +58,7 @@ impl Verdict {
     /// Whether its end is published again where repair is asked for.
     pub(super) fn is_repairable(self) -> bool {
         match self.problem {
-            Some(Problem::Missing | Problem::NeverAnnounced | Problem::Outgrown) => true,
+            Some(Problem::Missing | Problem::NeverAnnounced | Problem::Stale) => true,
             Some(Problem::DeadLetter) | None => false,
         }
     }
@@ -69,7 +69,7 @@ pub(super) fn judge(seen: &Seen, stored: Option<&Stored>, segments: u64, standin
     let is_marked = stored.is_some_and(|stored| stored.notified.is_some());
     let announced = is_marked || seen.notifications > 0;
     let is_settled = stored.is_some_and(|stored| stored.is_settled(segments));
-    let given_up = seen.letter > 0 && seen.about >= seen.last_end && !is_settled;
+    let given_up = seen.dead_letter > 0 && seen.about >= seen.last_end && !is_settled;
     // Somebody looked at it and decided that nothing more is to come of it.
     let discarded = seen.discarded > 0 && seen.discarded >= seen.last_end;
     let lack = match stored {
@@ -78,7 +78,7 @@ pub(super) fn judge(seen: &Seen, stored: Option<&Stored>, segments: u64, standin
         // A notification alone says too that the call ended.
         None if seen.ends > 0 || seen.notifications > 0 => Some(Problem::Missing),
         Some(_) if !announced => Some(Problem::NeverAnnounced),
-        Some(stored) if stored.is_outgrown_by(segments) => Some(Problem::Outgrown),
+        Some(stored) if stored.is_stale_with(segments) => Some(Problem::Stale),
         Some(_) | None => None,
     };
     let under_way = !given_up && lack.is_some() && standing.may_come(seen.last_end);
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_session_has_the_first_problem_of_its_row() {
-        let letter = |about| Seen { letter: 50, about, ..ended(10) };
+        let dead_letter = |about| Seen { dead_letter: 50, about, ..ended(10) };
         let told = Seen { notifications: 1, ..ended(10) };
         let orphan = Seen::default();
         let (marked, unmarked) = (Some(summary(3, Some(11))), Some(summary(3, None)));
@@ -128,19 +128,19 @@ mod tests {
             (orphan, None, 0, None),
             (ended(10), unmarked, 9, Some(Problem::NeverAnnounced)),
             (told, unmarked, 3, None),
-            (told, unmarked, 4, Some(Problem::Outgrown)),
+            (told, unmarked, 4, Some(Problem::Stale)),
             (ended(10), marked, 3, None),
             (ended(10), marked, 2, None),
-            (ended(10), marked, 4, Some(Problem::Outgrown)),
-            (letter(10), None, 0, Some(Problem::DeadLetter)),
-            (letter(10), unmarked, 3, Some(Problem::DeadLetter)),
-            (letter(10), marked, 3, None),
-            (letter(10), marked, 4, Some(Problem::DeadLetter)),
-            (letter(9), marked, 4, Some(Problem::Outgrown)),
+            (ended(10), marked, 4, Some(Problem::Stale)),
+            (dead_letter(10), None, 0, Some(Problem::DeadLetter)),
+            (dead_letter(10), unmarked, 3, Some(Problem::DeadLetter)),
+            (dead_letter(10), marked, 3, None),
+            (dead_letter(10), marked, 4, Some(Problem::DeadLetter)),
+            (dead_letter(9), marked, 4, Some(Problem::Stale)),
             (Seen { discarded: 10, ..ended(10) }, None, 0, None),
             (Seen { discarded: 9, ..ended(10) }, None, 0, Some(Problem::Missing)),
-            (letter(9), None, 0, Some(Problem::Missing)),
-            (Seen { last_end: 0, ends: 0, ..letter(10) }, None, 0, Some(Problem::DeadLetter)),
+            (dead_letter(9), None, 0, Some(Problem::Missing)),
+            (Seen { last_end: 0, ends: 0, ..dead_letter(10) }, None, 0, Some(Problem::DeadLetter)),
         ];
         for (place, (seen, stored, segments, expected)) in rows.into_iter().enumerate() {
             assert_eq!(problem(seen, stored, segments, DONE), (expected, false), "row {place}: {seen:?}");
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(problem(ended(11), Some(summary(3, Some(12))), 3, busy), (None, false), "it lacks nothing");
         assert_eq!(problem(ended(11), Some(summary(3, Some(12))), 4, busy), (None, true));
         assert_eq!(problem(ended(1), None, 0, Standing::of(None)), (None, true));
-        let given_up = Seen { letter: 15, about: 11, ..ended(11) };
+        let given_up = Seen { dead_letter: 15, about: 11, ..ended(11) };
         assert_eq!(problem(given_up, None, 0, busy), (Some(Problem::DeadLetter), false));
     }
 

@@ -30,7 +30,7 @@ pub struct Name {
     pub end: Option<u64>,
     /// The place of the dead letter.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub letter: Option<u64>,
+    pub dead_letter: Option<u64>,
     /// How often the session was announced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub notifications: Option<u32>,
@@ -64,8 +64,8 @@ impl fmt::Display for Name {
         if let Some(end) = self.end {
             write!(f, ", ended at {end}")?;
         }
-        if let Some(letter) = self.letter {
-            write!(f, ", dead letter {letter}")?;
+        if let Some(dead_letter) = self.dead_letter {
+            write!(f, ", dead letter {dead_letter}")?;
         }
         if let Some(notifications) = self.notifications {
             write!(f, ", {notifications} times")?;
@@ -96,7 +96,7 @@ mod tests {
         let name =
             Name { key: Some("c:\u{1b}s".into()), end: Some(7), counted: Some(2), stored: Some(3), ..Name::default() };
         assert_eq!(name.to_string(), "c:\u{fffd}s, ended at 7, 2 segments of 3");
-        let letter = Name { letter: Some(9), ..Name::default() };
-        assert_eq!(letter.to_string(), "a message that names no call, dead letter 9");
+        let dead_letter = Name { dead_letter: Some(9), ..Name::default() };
+        assert_eq!(dead_letter.to_string(), "a message that names no call, dead letter 9");
     }
 }

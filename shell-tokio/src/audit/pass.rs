@@ -27,7 +27,7 @@ pub(super) struct Seen {
     /// The place of its last end.
     pub(super) last_end: u64,
     /// The place of its last dead letter.
-    pub(super) letter: u64,
+    pub(super) dead_letter: u64,
     /// The place of the end that this one is about.
     pub(super) about: u64,
     /// The place of the end for which its dead letter was discarded.
@@ -51,7 +51,7 @@ pub(super) struct Loose {
     pub(super) terminated: u64,
     pub(super) unreadable: u64,
     /// Dead letters about ends that cannot be read, but for those that were redriven.
-    letters: BTreeSet<u64>,
+    dead_letters: BTreeSet<u64>,
 }
 
 /// The sessions of a part.
@@ -84,21 +84,23 @@ impl Part {
 }
 
 impl Loose {
-    pub(super) fn open_letters(&self) -> impl Iterator<Item = u64> {
-        self.letters.iter().copied()
+    pub(super) fn open_dead_letters(&self) -> impl Iterator<Item = u64> {
+        self.dead_letters.iter().copied()
     }
 
     fn hear(&mut self, record: &Record) {
         match record.message.subject.as_str() {
             SESSION_ENDED_SUBJECT => {
                 self.terminated += 1;
-                if let Some(letter) = record.header(REDRIVE_OF_HEADER).and_then(|letter| letter.parse().ok()) {
-                    self.letters.remove(&letter);
+                if let Some(dead_letter) =
+                    record.header(REDRIVE_OF_HEADER).and_then(|dead_letter| dead_letter.parse().ok())
+                {
+                    self.dead_letters.remove(&dead_letter);
                 }
             }
             DEAD_LETTER_SUBJECT => {
                 self.unreadable += 1;
-                self.letters.insert(record.sequence);
+                self.dead_letters.insert(record.sequence);
             }
             DISCARDED_SUBJECT => {}
             _ => self.unreadable += 1,
@@ -200,7 +202,7 @@ impl Pass {
             DEAD_LETTER_SUBJECT => {
                 let about = about(record);
                 if about >= seen.about {
-                    (seen.letter, seen.about) = (place, about);
+                    (seen.dead_letter, seen.about) = (place, about);
                 }
             }
             DISCARDED_SUBJECT => seen.discarded = about(record),
@@ -228,7 +230,7 @@ impl Pass {
     }
 }
 
-/// The end that a letter is about. One that does not say it can only be about an end before it.
+/// The end that a dead letter is about. One that does not say it can only be about an end before it.
 fn about(record: &Record) -> u64 {
     record.header(STREAM_SEQUENCE_HEADER).and_then(|about| about.parse().ok()).unwrap_or(record.sequence)
 }

@@ -66,13 +66,13 @@ fn notes(audit: &Audit) -> impl Iterator<Item = String> {
 
 fn advice(audit: &Audit) -> Vec<&'static str> {
     let mut advice = vec![];
-    let repairable = audit.missing.total + audit.never_announced.total + audit.outgrown.total > 0;
+    let repairable = audit.missing.total + audit.never_announced.total + audit.stale.total > 0;
     match &audit.repair {
         Some(repair) if repair.redriven + repair.redriven_before > 0 => {
             advice.push("audit again when a processor has done what was redriven");
         }
         None if repairable => {
-            advice.push("`audit --repair` has missing, never announced and outgrown calls processed again");
+            advice.push("`audit --repair` has missing, never announced and stale calls processed again");
         }
         Some(_) | None => {}
     }
@@ -137,7 +137,7 @@ mod tests {
         assert!(page.contains("missing                   25\n    c:0, ended at 0\n"), "{page}");
         assert!(page.contains("    c:19, ended at 19\n    and 5 more\nnever announced"), "{page}");
         assert!(page.ends_with(
-            "`audit --repair` has missing, never announced and outgrown calls processed again\nnot one to one\n"
+            "`audit --repair` has missing, never announced and stale calls processed again\nnot one to one\n"
         ));
     }
 

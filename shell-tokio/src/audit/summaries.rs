@@ -12,8 +12,8 @@ use transcript_core::{Failure, Stored, event::SessionEnded};
 
 use crate::store::{
     Worker,
-    outgrown::session,
     save::{number, stored},
+    stale::session,
 };
 
 /// How many summaries are asked for in one command.

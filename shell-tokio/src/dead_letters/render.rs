@@ -7,7 +7,7 @@ use serde::Serialize;
 use textwrap::core::display_width;
 use transcript_core::WallTime;
 
-use super::{Done, Letter, Outcome, State};
+use super::{Done, Outcome, State, StoredDeadLetter};
 use crate::show::{harmless, padded, shortened};
 
 /// The least that a column keeps of its texts.
@@ -17,11 +17,11 @@ const HEADS: [&str; 8] = ["SEQ", "WHEN (UTC)", "TRIES", "STATE", "CONVERSATION",
 const FIRST_CUT: usize = 4;
 const GAP: &str = "  ";
 
-/// One line a letter under a line of heads, with texts cut so that lines have at most `width` columns, where the terminal
+/// One line a dead letter under a line of heads, with texts cut so that lines have at most `width` columns, where the terminal
 /// has 80 or more. [`render`] shows them whole.
 #[must_use]
-pub fn table(letters: &[Letter], width: usize) -> String {
-    let rows: Vec<[String; 8]> = letters.iter().map(cells).collect();
+pub fn table(dead_letters: &[StoredDeadLetter], width: usize) -> String {
+    let rows: Vec<[String; 8]> = dead_letters.iter().map(cells).collect();
     let mut widths = HEADS.map(display_width);
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -39,23 +39,23 @@ pub fn table(letters: &[Letter], width: usize) -> String {
     table
 }
 
-/// Everything about a letter, line by line, and its payload.
+/// Everything about a dead letter, line by line, and its payload.
 #[must_use]
-pub fn render(letter: &Letter, payload: &[u8]) -> String {
+pub fn render(dead_letter: &StoredDeadLetter, payload: &[u8]) -> String {
     let unknown = || "-".to_owned();
     let number = |number: Option<u64>| number.map_or_else(unknown, |number| number.to_string());
     let text = |text: Option<&str>| text.map_or_else(unknown, harmless);
-    let session = letter.session.as_ref();
+    let session = dead_letter.session.as_ref();
     let rows = [
-        ("Dead letter", letter.sequence.to_string()),
-        ("About message", number(letter.stream_sequence)),
+        ("Dead letter", dead_letter.sequence.to_string()),
+        ("About message", number(dead_letter.stream_sequence)),
         ("Conversation", text(session.map(|session| &*session.conversation_id))),
         ("Session", text(session.map(|session| &*session.session_id))),
-        ("When", moment(letter.at)),
-        ("Attempts", number(letter.attempts)),
-        ("Reason", text(letter.reason.as_deref())),
-        ("Processor", text(letter.processor.as_deref())),
-        ("State", letter.state.to_string()),
+        ("When", moment(dead_letter.at)),
+        ("Attempts", number(dead_letter.attempts)),
+        ("Reason", text(dead_letter.reason.as_deref())),
+        ("Processor", text(dead_letter.processor.as_deref())),
+        ("State", dead_letter.state.to_string()),
     ];
     let mut page = String::new();
     for (name, value) in rows {
@@ -65,11 +65,11 @@ pub fn render(letter: &Letter, payload: &[u8]) -> String {
     page
 }
 
-/// A letter and its payload, for [`json`](crate::show::json).
+/// A dead letter and its payload, for [`json`](crate::show::json).
 #[derive(Debug, Serialize)]
 pub struct Whole<'a> {
     #[serde(flatten)]
-    letter: &'a Letter,
+    dead_letter: &'a StoredDeadLetter,
     #[serde(skip_serializing_if = "Option::is_none")]
     payload: Option<&'a str>,
     #[serde(rename = "payloadEscaped", skip_serializing_if = "Option::is_none")]
@@ -79,9 +79,9 @@ pub struct Whole<'a> {
 impl<'a> Whole<'a> {
     /// The payload is a text where it is UTF-8, and else one with escapes.
     #[must_use]
-    pub fn new(letter: &'a Letter, payload: &'a [u8]) -> Self {
+    pub fn new(dead_letter: &'a StoredDeadLetter, payload: &'a [u8]) -> Self {
         let text = std::str::from_utf8(payload).ok();
-        Self { letter, payload: text, escaped: text.is_none().then(|| payload.escape_ascii().to_string()) }
+        Self { dead_letter, payload: text, escaped: text.is_none().then(|| payload.escape_ascii().to_string()) }
     }
 }
 
@@ -90,8 +90,8 @@ impl fmt::Display for State {
         match self {
             Self::Open => f.write_str("open"),
             Self::Redriven { redriven_as, came_back_as: None } => write!(f, "redriven as message {redriven_as}"),
-            Self::Redriven { redriven_as, came_back_as: Some(letter) } => {
-                write!(f, "redriven as message {redriven_as}, and came back as dead letter {letter}")
+            Self::Redriven { redriven_as, came_back_as: Some(dead_letter) } => {
+                write!(f, "redriven as message {redriven_as}, and came back as dead letter {dead_letter}")
             }
             Self::Settled => f.write_str("settled: the call is summarised and announced"),
         }
@@ -110,7 +110,7 @@ impl fmt::Display for Outcome {
                 write!(f, "{sequence} was redriven and came back as dead letter {came_back_as}: redrive that one")
             }
             Done::Absent => write!(f, "{sequence} is not there: `dead-letters list` names those that are"),
-            Done::NoLetter { subject } => {
+            Done::NotADeadLetter { subject } => {
                 write!(f, "{sequence} is no dead letter but a {}: left as it is", harmless(subject))
             }
             Done::Failed { error } => write!(f, "{sequence} failed: {}", harmless(error)),
@@ -118,26 +118,26 @@ impl fmt::Display for Outcome {
     }
 }
 
-fn cells(letter: &Letter) -> [String; 8] {
+fn cells(dead_letter: &StoredDeadLetter) -> [String; 8] {
     let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
     let text = |text: Option<&str>| text.map_or_else(|| "-".to_owned(), harmless);
-    let session = letter.session.as_ref();
-    let state = match letter.state {
+    let session = dead_letter.session.as_ref();
+    let state = match dead_letter.state {
         State::Open => "open".to_owned(),
         State::Redriven { came_back_as: None, .. } => "redriven".to_owned(),
-        State::Redriven { came_back_as: Some(letter), .. } => format!("now {letter}"),
+        State::Redriven { came_back_as: Some(dead_letter), .. } => format!("now {dead_letter}"),
         State::Settled => "settled".to_owned(),
     };
-    let to_the_minute = moment(letter.at).replace('T', " ").chars().take(16).collect();
+    let to_the_minute = moment(dead_letter.at).replace('T', " ").chars().take(16).collect();
     [
-        letter.sequence.to_string(),
+        dead_letter.sequence.to_string(),
         to_the_minute,
-        number(letter.attempts),
+        number(dead_letter.attempts),
         state,
         text(session.map(|session| &*session.conversation_id)),
         text(session.map(|session| &*session.session_id)),
-        text(letter.reason.as_deref()),
-        text(letter.processor.as_deref()),
+        text(dead_letter.reason.as_deref()),
+        text(dead_letter.processor.as_deref()),
     ]
 }
 
@@ -176,8 +176,8 @@ mod tests {
 
     use super::*;
 
-    fn letter(conversation: &str, session: &str, reason: &str) -> Letter {
-        Letter {
+    fn dead_letter(conversation: &str, session: &str, reason: &str) -> StoredDeadLetter {
+        StoredDeadLetter {
             sequence: 4711,
             at: WallTime::from_millis(1_795_980_423_000),
             session: Session::new(conversation, session).ok(),
@@ -190,10 +190,16 @@ mod tests {
     }
 
     #[test]
-    fn short_letters_are_aligned_and_whole() {
-        let mut back = letter("room-7", "s", "handed over\u{1b}[31m");
+    fn short_dead_letters_are_aligned_and_whole() {
+        let mut back = dead_letter("room-7", "s", "handed over\u{1b}[31m");
         back.state = State::Redriven { redriven_as: 5000, came_back_as: Some(5001) };
-        let foreign = Letter { session: None, attempts: None, reason: None, processor: None, ..letter("c", "s", "") };
+        let foreign = StoredDeadLetter {
+            session: None,
+            attempts: None,
+            reason: None,
+            processor: None,
+            ..dead_letter("c", "s", "")
+        };
         assert_eq!(
             table(&[back, foreign], 120),
             "\
@@ -205,8 +211,8 @@ SEQ   WHEN (UTC)        TRIES  STATE     CONVERSATION  SESSION  REASON          
     }
 
     #[test]
-    fn long_letters_keep_to_the_width() {
-        let long = letter(&"c".repeat(256), &"日".repeat(80), &"why ".repeat(250));
+    fn long_dead_letters_keep_to_the_width() {
+        let long = dead_letter(&"c".repeat(256), &"日".repeat(80), &"why ".repeat(250));
         for width in [80, 100, 200] {
             for line in table(std::slice::from_ref(&long), width).lines() {
                 assert!(display_width(line) <= width, "{width}: {line}");
@@ -218,10 +224,11 @@ SEQ   WHEN (UTC)        TRIES  STATE     CONVERSATION  SESSION  REASON          
 
     #[test]
     fn a_payload_is_shown_and_moves_no_terminal() {
-        let page = render(&letter("c", "s", "r"), b"{\n\"a\": \"\xc2\x9b\"}");
+        let page = render(&dead_letter("c", "s", "r"), b"{\n\"a\": \"\xc2\x9b\"}");
         assert!(page.ends_with("State          open\n\n{\n\"a\": \"\u{fffd}\"}\n"), "{page}");
-        assert!(render(&letter("c", "s", "r"), b"\xff\n").ends_with("\n\n\\xff\\n\n"));
-        let json = |payload| serde_json::to_value(Whole::new(&letter("c", "s", "r"), payload)).expect("it is JSON");
+        assert!(render(&dead_letter("c", "s", "r"), b"\xff\n").ends_with("\n\n\\xff\\n\n"));
+        let json =
+            |payload| serde_json::to_value(Whole::new(&dead_letter("c", "s", "r"), payload)).expect("it is JSON");
         assert_eq!(json(b"\xff")["payloadEscaped"], "\\xff");
         assert_eq!((&json(b"x")["payload"], &json(b"x")["state"]), (&"x".into(), &"open".into()));
     }

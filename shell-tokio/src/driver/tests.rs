@@ -20,7 +20,7 @@ impl Servers for LastMessage {
             | Effect::Save { .. }
             | Effect::Publish { .. }
             | Effect::Mark { .. }
-            | Effect::Bury { .. } => panic!("a call that is given back needs no {effect}"),
+            | Effect::DeadLetter { .. } => panic!("a call that is given back needs no {effect}"),
         };
         self.inputs.send(Input::Reported { effect: id, report }).expect("the driver listens");
     }

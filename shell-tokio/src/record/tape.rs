@@ -139,7 +139,7 @@ fn weight(input: &Input) -> usize {
             })
             .sum(),
         Input::Reported { report: Report::Failed(failure), .. } => failure.detail.len(),
-        Input::Reported { .. } | Input::Exhausted(_) | Input::Outgrown(_) | Input::Woken | Input::Drain => 0,
+        Input::Reported { .. } | Input::Exhausted(_) | Input::Stale(_) | Input::Woken | Input::Drain => 0,
     };
     INPUT + more
 }

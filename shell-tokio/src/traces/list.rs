@@ -37,7 +37,7 @@ pub(super) fn list(lines: &mut Lines<'_>) -> Result<String, ReadError> {
                 part.from = part.from.or(entry.at);
                 part.to = entry.at.unwrap_or(part.to);
                 match entry.said {
-                    Said::In(Input::Delivered(_) | Input::Exhausted(_) | Input::Outgrown(_))
+                    Said::In(Input::Delivered(_) | Input::Exhausted(_) | Input::Stale(_))
                         if entry.job > part.newest =>
                     {
                         part.newest = entry.job;

@@ -156,13 +156,13 @@ pub(super) async fn deliveries_used_up(about: &str) -> Recorded {
         studio.start("a").await?;
     }
     drop(held);
-    studio.until("a", "a dead letter", |shown| shown.buried == 1).await?;
+    studio.until("a", "a dead letter", |shown| shown.dead_lettered == 1).await?;
     studio.close(about).await
 }
 
 pub(super) async fn mongodb_away(about: &str) -> Recorded {
     // Much less than it is away.
-    let mut studio = Studio::open(StoreOf::ThisWorld, Way::Straight, &["--patience=1s", TIME_TO_ACT]).await?;
+    let mut studio = Studio::open(StoreOf::ThisWorld, Way::Straight, &["--retry-timeout=1s", TIME_TO_ACT]).await?;
     two_calls_in_hand(&mut studio).await?;
     let noticed = async |studio: &Studio| {
         studio.until("a", "that both calls failed twice", |shown| shown.failures("count") >= 4).await

@@ -80,7 +80,7 @@ impl Mark {
     /// What asking for an effect says about its call.
     pub(super) fn of(effect: &Effect) -> Option<Self> {
         match effect {
-            Effect::Bury { .. } | Effect::Acknowledge { acknowledgement: Acknowledgement::Term { .. }, .. } => {
+            Effect::DeadLetter { .. } | Effect::Acknowledge { acknowledgement: Acknowledgement::Term { .. }, .. } => {
                 Some(Self::DeadLetter)
             }
             Effect::Acknowledge { acknowledgement: Acknowledgement::Nak { .. }, .. } | Effect::Republish { .. } => {

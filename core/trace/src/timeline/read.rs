@@ -159,9 +159,9 @@ impl<'a> Reading<'a> {
                 self.mark(job, Mark::DeadLetter);
                 self.say(job, Saying { from: Lane::Stream, to: self.lane(), kind: Kind::Message, label, text });
             }
-            (Input::Outgrown(outgrown), Some(job)) => {
-                let (label, text) = words::outgrown(outgrown);
-                self.begin(job, CallName::Session(outgrown.session.clone()), None);
+            (Input::Stale(stale), Some(job)) => {
+                let (label, text) = words::stale(stale);
+                self.begin(job, CallName::Session(stale.session.clone()), None);
                 self.say(job, Saying { from: Lane::Store, to: self.lane(), kind: Kind::Message, label, text });
             }
             (Input::Reported { effect, report }, _) => self.reported(*effect, report),
@@ -171,7 +171,7 @@ impl<'a> Reading<'a> {
                 self.say_in_general(now, Kind::Remark, "drains".to_owned(), text);
             }
             // A delivery that nobody took is delivered again; waking up is no step.
-            (Input::Delivered(_) | Input::Exhausted(_) | Input::Outgrown(_), None) | (Input::Woken, _) => {}
+            (Input::Delivered(_) | Input::Exhausted(_) | Input::Stale(_), None) | (Input::Woken, _) => {}
         }
         self.part().follow(at, job, input);
     }

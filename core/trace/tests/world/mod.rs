@@ -210,7 +210,7 @@ impl World {
                 }
                 Report::Marked
             }
-            Effect::Bury { .. } => Report::Buried { stream_sequence: self.next() },
+            Effect::DeadLetter { .. } => Report::DeadLettered { stream_sequence: self.next() },
             Effect::Republish { .. } => Report::Republished { stream_sequence: self.next() },
             Effect::Acknowledge { .. } => Report::Acknowledged,
         }

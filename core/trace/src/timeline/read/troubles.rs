@@ -42,7 +42,7 @@ impl Reading<'_> {
             | Report::Saved(_)
             | Report::Published { .. }
             | Report::Marked
-            | Report::Buried { .. }
+            | Report::DeadLettered { .. }
             | Report::Republished { .. }
             | Report::Acknowledged => {
                 if let Some((from, failure)) = self.part().failing.remove(&server) {

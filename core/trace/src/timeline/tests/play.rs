@@ -220,7 +220,7 @@ impl World {
                 }
                 Report::Marked
             }
-            Effect::Bury { .. } => Report::Buried { stream_sequence },
+            Effect::DeadLetter { .. } => Report::DeadLettered { stream_sequence },
             Effect::Republish { .. } => Report::Republished { stream_sequence },
             Effect::Acknowledge { .. } => Report::Acknowledged,
         }

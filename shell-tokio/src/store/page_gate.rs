@@ -1,4 +1,4 @@
-//! Whose turn it is at the server: what many small calls wait for comes before the pages of a few large ones, which have a
+//! The gate before pages: what many small calls wait for is asked first, and the pages of a few large calls wait. They have a
 //! share all the same.
 
 use tokio::sync::{Mutex, watch};
@@ -8,7 +8,7 @@ const COMMANDS_A_PAGE: u64 = 16;
 
 /// Counts what small calls wait for.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub(super) struct PageGate {
     small: watch::Sender<Small>,
     /// Pages come one by one, in the order in which they were asked for.
     pages: Mutex<()>,
@@ -22,7 +22,7 @@ struct Small {
     commands: u64,
 }
 
-impl Turns {
+impl PageGate {
     /// Something waits that is no page.
     pub(super) fn waits(&self) {
         self.small.send_modify(|small| small.waiting += 1);
@@ -38,7 +38,7 @@ impl Turns {
 
     /// Waits until a page may be loaded. That comes, because commands end, with an answer or without.
     pub(super) async fn page(&self) {
-        let _turn = self.pages.lock().await;
+        let _one_at_a_time = self.pages.lock().await;
         let mut small = self.small.subscribe();
         let until = small.borrow().commands + COMMANDS_A_PAGE;
         // The sender is here: it cannot be gone.
@@ -54,37 +54,37 @@ mod tests {
 
     #[tokio::test]
     async fn a_page_is_loaded_at_once_where_no_small_call_waits() {
-        let turns = Turns::default();
-        assert!(turns.page().now_or_never().is_some());
-        turns.waits();
-        turns.done(1, 1);
-        assert!(turns.page().now_or_never().is_some());
+        let gate = PageGate::default();
+        assert!(gate.page().now_or_never().is_some());
+        gate.waits();
+        gate.done(1, 1);
+        assert!(gate.page().now_or_never().is_some());
     }
 
     #[tokio::test]
-    async fn pages_have_a_share_of_the_turns_while_small_calls_wait() {
-        let turns = Turns::default();
-        (0..100).for_each(|_| turns.waits());
-        let two = join(turns.page(), turns.page());
+    async fn pages_have_a_share_of_the_commands_while_small_calls_wait() {
+        let gate = PageGate::default();
+        (0..100).for_each(|_| gate.waits());
+        let two = join(gate.page(), gate.page());
         tokio::pin!(two);
         assert!(two.as_mut().now_or_never().is_none());
         for _ in 0..2 * COMMANDS_A_PAGE - 1 {
-            turns.done(1, 1);
+            gate.done(1, 1);
             assert!(two.as_mut().now_or_never().is_none(), "not yet both");
         }
-        turns.done(1, 1);
+        gate.done(1, 1);
         assert!(two.as_mut().now_or_never().is_some(), "each after so many commands");
     }
 
     #[tokio::test]
     async fn a_page_waits_no_longer_than_small_calls_do() {
-        let turns = Turns::default();
-        (0..3).for_each(|_| turns.waits());
-        let page = turns.page();
+        let gate = PageGate::default();
+        (0..3).for_each(|_| gate.waits());
+        let page = gate.page();
         tokio::pin!(page);
-        turns.done(2, 1);
+        gate.done(2, 1);
         assert!(page.as_mut().now_or_never().is_none());
-        turns.done(1, 0);
+        gate.done(1, 0);
         assert!(page.as_mut().now_or_never().is_some());
     }
 }

@@ -82,7 +82,7 @@ fn what_nobody_hears_is_missing_and_told_apart() {
 
     // Who hears of it is killed over the dead letter.
     let mut faults = five_kills(1);
-    faults.push(before(0, Kind::Bury, 1, Action::Kill { processor: 0, outage_ms: 1_000 }));
+    faults.push(before(0, Kind::DeadLetter, 1, Action::Kill { processor: 0, outage_ms: 1_000 }));
     let stats = kept(&plan(1, faults)).stats;
     assert_eq!((stats.exhausted, stats.missing, stats.dead_letters), (1, 1, 0));
 }
@@ -94,7 +94,7 @@ fn a_refused_document_is_a_dead_letter_and_its_redrive_one_more() {
     plan.chores = [20_000, 30_000].map(|at_ms| Chore { at_ms, what: Task::Redrive }).to_vec();
     let stats = kept(&plan).stats;
     assert_eq!((stats.summaries, stats.notifications), (2, 2));
-    assert_eq!(stats.dead_letters, 3, "the first one, and one for each letter that was redriven");
+    assert_eq!(stats.dead_letters, 3, "the first one, and one for each dead letter that was redriven");
     assert_eq!(broken(&plan, Bug::NoDeadLetter), "OnlyTheImpossibleIsTerminated");
 }
 
@@ -145,10 +145,10 @@ fn the_gap_is_closed_where_each_notification_has_its_subject() {
 fn mongodb_down_for_90_s_costs_no_attempt() {
     let down = Action::StopServer { server: Server::Store, outage_ms: 90_000 };
     let mut plan = plan(50, vec![at(1_500, down)]);
-    plan.options = Options { patience_ms: 60_000, max_in_flight: 64, ..plan.options };
+    plan.options = Options { retry_timeout_ms: 60_000, max_in_flight: 64, ..plan.options };
     let stats = kept(&plan).stats;
     assert_eq!((stats.deliveries, stats.summaries, stats.notifications, stats.dead_letters), (50, 50, 50, 0));
-    assert_eq!(broken(&plan, Bug::ImpatientInOutages), "EveryRedeliveryHasACause");
+    assert_eq!(broken(&plan, Bug::GivesUpInOutages), "EveryRedeliveryHasACause");
 }
 
 #[test]

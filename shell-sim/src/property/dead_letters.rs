@@ -22,9 +22,9 @@ impl Property for ADeadLetterHasACause {
     }
 
     fn saw(&mut self, now: Time, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
-        let Seen::LetterStored { message, of } = seen else { return Ok(()) };
-        let mut earlier = ledger.letters.iter().filter(|it| it.of == *of && it.sequence != message.sequence);
-        if earlier.any(|letter| now < ledger.promises.only_until(letter.at) && !letter.purged) {
+        let Seen::DeadLetterStored { message, of } = seen else { return Ok(()) };
+        let mut earlier = ledger.dead_letters.iter().filter(|it| it.of == *of && it.sequence != message.sequence);
+        if earlier.any(|dead_letter| now < ledger.promises.only_until(dead_letter.at) && !dead_letter.purged) {
             return Err(format!("message {of} has two dead letters"));
         }
         let Some(end) = ledger.ends.get(of) else { return Err(format!("a dead letter about {of}, which is no end")) };
@@ -32,11 +32,11 @@ impl Property for ADeadLetterHasACause {
         let reason = headers.clone().find(|(name, _)| **name == *REASON_HEADER).map_or("", |(_, value)| value);
         let refused = end.key.as_ref().is_some_and(|key| ledger.is_refused(key));
         let last = end.attempts.len().checked_sub(1);
-        let impatient = last.is_some_and(|last| ledger.explains(&end.attempts, last, now));
+        let gave_up = last.is_some_and(|last| ledger.explains(&end.attempts, last, now));
         let has_cause = match &end.given_up {
             Some(given_up) => !ledger.is_exhausted_by_rollouts(end, given_up.at),
             None if end.given_up_once => true,
-            None => end.key.is_none() || (refused && reason.starts_with("rejected")) || impatient,
+            None => end.key.is_none() || (refused && reason.starts_with("rejected")) || gave_up,
         };
         if has_cause && !reason.is_empty() {
             return Ok(());

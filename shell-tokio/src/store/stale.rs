@@ -11,7 +11,7 @@ use tokio::{
     sync::mpsc,
     time::{MissedTickBehavior, interval},
 };
-use transcript_core::{Failure, Input, Outgrown, WallTime, ids::Session};
+use transcript_core::{Failure, Input, StaleSummary, WallTime, ids::Session};
 
 use super::{Worker, save};
 use crate::clock::Clock;
@@ -52,7 +52,7 @@ impl Watch {
         while !self.worker.reports.is_closed() {
             ticks.tick().await;
             if let Err(failure) = self.look().await {
-                tracing::warn!("cannot look for outgrown summaries: {failure}");
+                tracing::warn!("cannot look for stale summaries: {failure}");
             }
         }
     }
@@ -82,10 +82,10 @@ impl Watch {
             let Some(session) = session(summary) else { continue };
             let stored = save::stored(summary);
             let segments = counts.get(&*session.session_id).copied().unwrap_or(0);
-            if stored.is_outgrown_by(segments) || stored.unannounced_revision().is_some() {
+            if stored.is_stale_with(segments) || stored.unannounced_revision().is_some() {
                 let published_segments = save::number(summary.get("publishedSegments").ok().flatten());
                 // The driver loop is gone once the processor has drained; another one will find it.
-                drop(self.worker.reports.send(Input::Outgrown(Outgrown {
+                drop(self.worker.reports.send(Input::Stale(StaleSummary {
                     session,
                     published_segments,
                     received_at: now,
