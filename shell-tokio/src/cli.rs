@@ -73,9 +73,8 @@ impl Cli {
         match &self.command {
             Command::Run(args) => args.check(),
             Command::Replay(args) => args.check(),
-            Command::Setup(_) | Command::Play(_) | Command::DeadLetters(_) | Command::Audit(_) | Command::Trace(_) => {
-                Ok(())
-            }
+            Command::DeadLetters(args) => args.check(),
+            Command::Setup(_) | Command::Play(_) | Command::Audit(_) | Command::Trace(_) => Ok(()),
             Command::Timeline(args) => args.drawing().map(drop),
             Command::Show(args) => args.session().map(drop).map_err(|e| e.to_string()),
         }
@@ -103,8 +102,10 @@ pub enum Command {
     ///
     /// Names the calls that are missing (ended, and neither summarised nor under way nor given up), the summaries that were
     /// never announced, the calls that were announced more than once, those of which more segments are stored than their
-    /// summary counts, and the dead letters that nobody took care of. Exit code 0 where there are none of these, 1 where
-    /// there are or where that could not be found out. It can be run at any time, beside running processors.
+    /// summary counts, the summaries whose mark names a message that does not announce the call, the dead letters that nobody
+    /// took care of, and ends that can never be processed and of which nothing was kept. Exit code 0 where there are none of
+    /// these, 1 where there are or where that could not be found out. Incomplete calls are named too, and are no problem. It
+    /// can be run at any time, beside running processors.
     Audit(AuditArgs),
     /// Feed recorded traces to the state machine again, and compare what it says; connects to no server
     ///
@@ -524,6 +525,18 @@ pub struct DeadLettersArgs {
     pub command: DeadLettersCommand,
 }
 
+impl DeadLettersArgs {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "only one of them has settings that depend on each other")]
+    fn check(&self) -> Result<(), String> {
+        match &self.command {
+            DeadLettersCommand::Redrive { sequences, payload: Some(_), .. } if sequences.len() != 1 => {
+                Err("--payload is for one dead letter: give one SEQ".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// What to do with dead letters.
 #[derive(Debug, Clone, Subcommand)]
 pub enum DeadLettersCommand {
@@ -554,6 +567,10 @@ pub enum DeadLettersCommand {
         /// All that are open: neither settled nor redriven
         #[arg(long)]
         all: bool,
+        /// File with what the end should have said, {"conversationId","sessionId","publishedSegments"}, or - for stdin: it is
+        /// published in the place of a message that can never be processed
+        #[arg(long, value_name = "FILE", conflicts_with = "all")]
+        payload: Option<PathBuf>,
         /// Print an array of JSON objects
         #[arg(long)]
         json: bool,
@@ -586,10 +603,14 @@ pub struct AuditArgs {
     /// are not seen, nor summaries whose end is no longer in the stream
     #[arg(long, value_name = "DURATION|TIMESTAMP", value_parser = parse::since)]
     pub since: Option<Since>,
-    /// Publish the ends of the missing, the never announced and the stale calls again, for a running processor; harmless
-    /// to repeat
+    /// Publish the ends of the missing, the never announced and the stale calls again, for a running processor; correct
+    /// marks that name a message which does not announce the call; keep ends that can never be processed as dead letters.
+    /// Harmless to repeat
     #[arg(long)]
     pub repair: bool,
+    /// Name all incomplete calls, not only the first ones
+    #[arg(long)]
+    pub incomplete: bool,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

@@ -1,10 +1,19 @@
 //! What the stream holds, read in its order up to a place, and messages that are put into it again.
+//!
+//! # A message that no client can take
+//!
+//! A publisher can store a message whose header block breaks the connection of every client that a consumer hands it to,
+//! or that looks like a status of the server. Reading goes past it: a consumer hands out what it can, and where nothing
+//! comes the next message is read by itself, as [`raw`] describes. After such a message the next ones are read in that way
+//! too, because it is seldom alone.
 
-use std::{error::Error, pin::Pin, time::Duration};
+mod raw;
+
+use std::{error::Error, ops::RangeInclusive, pin::Pin, sync::atomic::Ordering, time::Duration};
 
 use async_nats::{
-    HeaderMap, Message,
-    datetime::from_nanos,
+    HeaderMap,
+    datetime::{DateTime, from_nanos},
     header::{NATS_EXPECTED_STREAM, NATS_MESSAGE_ID},
     jetstream::{
         Context, ErrorCode,
@@ -13,8 +22,7 @@ use async_nats::{
             pull::{Ordered, OrderedConfig},
         },
         context::{ConsumerInfoErrorKind, GetStreamErrorKind},
-        message::StreamMessage,
-        stream::{LastRawMessageErrorKind, RawMessageError, Stream},
+        stream::Stream,
     },
 };
 use bytes::Bytes;
@@ -24,15 +32,24 @@ use tokio::time::timeout;
 use transcript_core::{
     WallTime,
     contract::{
-        CONSUMER, DISCARDED_SUBJECT, REDRIVE_OF_HEADER, SESSION_ENDED_SUBJECT, STREAM_SEQUENCE_HEADER,
-        TRANSCRIPTION_STREAM, discard_id,
+        ATTEMPTS_HEADER, CONSUMER, DEAD_LETTER_SUBJECT, DISCARDED_SUBJECT, DeadLetter, PROCESSOR_HEADER, REASON_HEADER,
+        REDRIVE_OF_HEADER, SESSION_ENDED_SUBJECT, STREAM_SEQUENCE_HEADER, TIME_HEADER, TRANSCRIPTION_STREAM, discard_id,
     },
 };
 
-/// After so long without a message it is looked whether there is one to wait for.
-const QUIET: Duration = Duration::from_secs(2);
-/// How often that is looked for in vain before the reading is given up.
+use crate::clock::Clock;
+
+pub use self::raw::{Flaw, RawMessage};
+use self::raw::Wanted;
+
+/// How long a message is waited for before the connection is looked at.
+const SLICE: Duration = Duration::from_millis(200);
+/// After so many slices without a message the next message is read by itself.
+const QUIET_SLICES: u32 = 10;
+/// How often that finds a message that the consumer should have handed out before the reading is given up.
 const LOOKS: u32 = 15;
+/// How many messages are read by themselves after one that no client can take from a consumer.
+const BY_THEMSELVES: u32 = 256;
 
 /// The stream of the transcripts.
 #[derive(Debug, Clone)]
@@ -81,15 +98,42 @@ pub struct Record {
     pub sequence: u64,
     /// When it was stored.
     pub stored_at: WallTime,
-    /// The message.
-    pub message: Message,
+    /// Its subject.
+    pub subject: String,
+    /// The payload; empty where only the headers are read.
+    pub payload: Bytes,
+    /// Why no client can take it from a consumer.
+    pub flaw: Option<Flaw>,
+    headers: Headers,
+}
+
+#[derive(Debug)]
+enum Headers {
+    Parsed(Option<HeaderMap>),
+    Raw(Vec<(String, String)>),
 }
 
 impl Record {
     /// The first value of a header.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.message.headers.as_ref()?.get(name).map(|value| value.as_str())
+        match &self.headers {
+            Headers::Parsed(headers) => headers.as_ref()?.get(name).map(|value| value.as_str()),
+            Headers::Raw(headers) => headers.iter().find(|(given, _)| given == name).map(|(_, value)| value.as_str()),
+        }
+    }
+}
+
+impl From<RawMessage> for Record {
+    fn from(message: RawMessage) -> Self {
+        Self {
+            sequence: message.sequence,
+            stored_at: message.stored_at,
+            flaw: message.flaw(),
+            headers: Headers::Raw(message.headers().collect()),
+            subject: message.subject,
+            payload: message.payload,
+        }
     }
 }
 
@@ -159,6 +203,16 @@ impl History {
         Ok(info.state.last_sequence)
     }
 
+    /// The places of the first message that the stream still holds and of its last one.
+    ///
+    /// # Errors
+    ///
+    /// JetStream does not answer.
+    pub async fn kept(&self) -> Result<RangeInclusive<u64>, HistoryError> {
+        let info = self.stream.get_info().await.map_err(refused("describe the stream"))?;
+        Ok(info.state.first_sequence..=info.state.last_sequence)
+    }
+
     /// The state of the consumer that all processors share; `None` where there is none.
     ///
     /// # Errors
@@ -178,15 +232,35 @@ impl History {
     ///
     /// JetStream does not answer, or refuses the consumer that the reading needs.
     pub async fn read(&self, reading: Reading) -> Result<Reader<'_>, HistoryError> {
+        let last = if let Start::Behind(sequence) = reading.start { sequence } else { 0 };
+        let feed = self.feed(&reading, last).await?;
+        let (expected, last) = (feed.expected, last.max(feed.start));
+        Ok(Reader {
+            history: self,
+            over: expected == 0 || reading.through <= last,
+            ahead: Vec::new(),
+            by_themselves: 0,
+            looks: 0,
+            reading,
+            feed: Some(feed),
+            last,
+            expected,
+        })
+    }
+
+    /// A consumer for what is to be read behind `last`.
+    async fn feed(&self, reading: &Reading, last: u64) -> Result<Feed, HistoryError> {
         let action = "give out its messages";
         let deliver_policy = match reading.start {
-            Start::First => DeliverPolicy::All,
-            Start::At(moment) => {
+            Start::At(moment) if last == 0 => {
                 let nanos = i128::from(moment.as_millis()) * 1_000_000;
                 let start_time = from_nanos(nanos).map_err(|source| HistoryError::Request { action, source })?;
                 DeliverPolicy::ByStartTime { start_time }
             }
-            Start::Behind(sequence) => DeliverPolicy::ByStartSequence { start_sequence: sequence.saturating_add(1) },
+            Start::First if last == 0 => DeliverPolicy::All,
+            Start::First | Start::At(_) | Start::Behind(_) => {
+                DeliverPolicy::ByStartSequence { start_sequence: last.saturating_add(1) }
+            }
         };
         let config = OrderedConfig {
             description: Some("reads the stream for transcript-processor".to_owned()),
@@ -197,18 +271,15 @@ impl History {
         };
         let consumer = self.stream.create_consumer(config).await.map_err(refused(action))?;
         let info = consumer.cached_info();
-        let (name, expected) = (info.name.clone(), info.num_pending);
+        let (name, expected, start) = (info.name.clone(), info.num_pending, info.delivered.stream_sequence);
+        let connects = self.connects();
         let messages = consumer.messages().await.map_err(refused(action))?;
-        let last = if let Start::Behind(sequence) = reading.start { sequence } else { 0 };
-        Ok(Reader {
-            history: self,
-            over: expected == 0 || reading.through <= last,
-            reading,
-            name,
-            messages: Box::pin(messages),
-            last,
-            expected,
-        })
+        Ok(Feed { name, expected, start, connects, messages: Box::pin(messages) })
+    }
+
+    /// How often the client has connected.
+    fn connects(&self) -> u64 {
+        self.js.client().statistics().connects.load(Ordering::Relaxed)
     }
 
     /// One message; `None` where there is none, or none any more.
@@ -216,8 +287,8 @@ impl History {
     /// # Errors
     ///
     /// JetStream does not answer.
-    pub async fn message(&self, sequence: u64) -> Result<Option<StreamMessage>, HistoryError> {
-        found(self.stream.get_raw_message(sequence).await)
+    pub async fn message(&self, sequence: u64) -> Result<Option<RawMessage>, HistoryError> {
+        raw::get(&self.js, Wanted::At(sequence)).await
     }
 
     /// Publishes an end again, made from the message at the place `source`; 0 where there is none. It is known again by
@@ -240,6 +311,28 @@ impl History {
         self.publish(DISCARDED_SUBJECT, header, discard_id(dead_letter), payload).await.map(drop)
     }
 
+    /// Keeps the end at this place, which can never be processed, as a dead letter; nothing happens where it is kept already
+    /// within the duplicate window, or is gone.
+    ///
+    /// # Errors
+    ///
+    /// See [`History::republish`].
+    pub async fn keep_as_dead_letter(&self, place: u64, reason: &str) -> Result<(), HistoryError> {
+        let Some(message) = self.message(place).await? else { return Ok(()) };
+        let at = Clock::start().wall();
+        let dead_letter = DeadLetter { stream_sequence: place, attempts: 1, reason: reason.to_owned(), at, ended: None };
+        let mut headers = HeaderMap::new();
+        headers.insert(NATS_MESSAGE_ID, dead_letter.message_id());
+        headers.insert(NATS_EXPECTED_STREAM, TRANSCRIPTION_STREAM);
+        headers.insert(STREAM_SEQUENCE_HEADER, place.to_string());
+        headers.insert(ATTEMPTS_HEADER, dead_letter.attempts.to_string());
+        headers.insert(REASON_HEADER, dead_letter.reason);
+        headers.insert(TIME_HEADER, at.as_millis().to_string());
+        headers.insert(PROCESSOR_HEADER, "audit --repair");
+        let payload = message.payload.slice(..message.payload.len().min(self.room()));
+        self.store(DEAD_LETTER_SUBJECT, headers, payload).await.map(drop)
+    }
+
     async fn publish(
         &self,
         subject: &'static str,
@@ -247,11 +340,20 @@ impl History {
         id: String,
         payload: Bytes,
     ) -> Result<Republished, HistoryError> {
-        let action = "take the message";
         let mut headers = HeaderMap::new();
         headers.insert(NATS_MESSAGE_ID, id);
         headers.insert(NATS_EXPECTED_STREAM, TRANSCRIPTION_STREAM);
         headers.insert(header, place.to_string());
+        self.store(subject, headers, payload).await
+    }
+
+    async fn store(
+        &self,
+        subject: &'static str,
+        headers: HeaderMap,
+        payload: Bytes,
+    ) -> Result<Republished, HistoryError> {
+        let action = "take the message";
         let sent = self.js.publish_with_headers(subject, headers, payload).await;
         let ack = sent.map_err(refused(action))?.await.map_err(refused(action))?;
         Ok(Republished { sequence: ack.sequence, before: ack.duplicate })
@@ -278,11 +380,28 @@ impl History {
 pub struct Reader<'a> {
     history: &'a History,
     reading: Reading,
-    name: String,
-    messages: Pin<Box<Ordered>>,
+    /// Where the messages come from; nothing while they are read by themselves.
+    feed: Option<Feed>,
+    /// How many more are read by themselves.
+    by_themselves: u32,
+    /// The next message of each subject, where it is known; the inner nothing says that there is none.
+    ahead: Vec<Option<Option<RawMessage>>>,
+    /// How often the feed has been silent although there were messages, without one in between.
+    looks: u32,
     last: u64,
     over: bool,
     expected: u64,
+}
+
+/// A consumer that hands the messages over.
+struct Feed {
+    name: String,
+    expected: u64,
+    /// The place behind which it begins. A new consumer tells it as that of the last message that it has handed over.
+    start: u64,
+    /// How often the client had connected when it began.
+    connects: u64,
+    messages: Pin<Box<Ordered>>,
 }
 
 impl Reader<'_> {
@@ -298,84 +417,152 @@ impl Reader<'_> {
     ///
     /// JetStream does not answer, or gives no more messages although it has them.
     pub async fn next(&mut self) -> Result<Option<Record>, HistoryError> {
-        let mut looks = 0;
         while !self.over {
-            match timeout(QUIET, self.messages.next()).await {
-                Ok(Some(Ok(message))) => {
-                    let info = message
-                        .info()
-                        .map_err(|source| HistoryError::Request { action: "number a message", source })?;
-                    let sequence = info.stream_sequence;
-                    let millis = info.published.unix_timestamp_nanos() / 1_000_000;
-                    let stored_at = WallTime::from_millis(i64::try_from(millis).unwrap_or(0));
-                    self.over = info.pending == 0 || sequence >= self.reading.through;
-                    if self.is_wanted(sequence, stored_at) {
-                        self.last = sequence;
-                        return Ok(Some(Record { sequence, stored_at, message: message.message }));
-                    }
-                }
-                Ok(Some(Err(error))) => return Err(refused("give out its messages")(error)),
-                Ok(None) => return Err(HistoryError::Silent { last: self.last }),
-                Err(_elapsed) => {
-                    // Those that it was about to give out may have been removed meanwhile.
-                    self.over = !self.is_more().await?;
-                    looks += 1;
-                    if looks > LOOKS {
-                        return Err(HistoryError::Silent { last: self.last });
-                    }
-                }
+            if self.by_themselves > 0 {
+                return self.next_by_itself().await;
+            }
+            if self.feed.is_none() {
+                self.feed = Some(self.history.feed(&self.reading, self.last).await?);
+            }
+            match self.from_feed().await? {
+                Some(record) => return Ok(Some(record)),
+                None if self.over => {}
+                None => self.look().await?,
             }
         }
         Ok(None)
     }
 
+    /// The next message that the consumer hands over; `None` where it hands over none for a while, or cannot.
+    async fn from_feed(&mut self) -> Result<Option<Record>, HistoryError> {
+        let Some(feed) = &mut self.feed else { return Ok(None) };
+        let mut slices = 0;
+        while slices < QUIET_SLICES {
+            let message = match timeout(SLICE, feed.messages.next()).await {
+                Ok(Some(Ok(message))) => message,
+                // It may be a message that the client took for a status of the server.
+                Ok(Some(Err(error))) => {
+                    tracing::debug!(%error, "a reading of the stream was interrupted");
+                    return Ok(None);
+                }
+                Ok(None) => return Ok(None),
+                Err(_elapsed) if self.history.connects() != feed.connects => return Ok(None),
+                Err(_elapsed) => {
+                    slices += 1;
+                    continue;
+                }
+            };
+            let info =
+                message.info().map_err(|source| HistoryError::Request { action: "number a message", source })?;
+            let (sequence, stored_at) = (info.stream_sequence, wall_time(info.published));
+            self.over = info.pending == 0 || sequence >= self.reading.through;
+            // The client, where it has to make its consumer anew before the first message came, starts with the first
+            // message of the stream (async-nats 0.51, `recreate_consumer_stream`).
+            if self.reading.wants(sequence, stored_at, self.last) {
+                (self.last, self.looks) = (sequence, 0);
+                let message = message.message;
+                return Ok(Some(Record {
+                    sequence,
+                    stored_at,
+                    subject: message.subject.to_string(),
+                    payload: message.payload,
+                    flaw: None,
+                    headers: Headers::Parsed(message.headers),
+                }));
+            }
+            if self.over {
+                return Ok(None);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Finds out why the consumer hands nothing over: there is nothing more, or the next message is one that it cannot hand
+    /// over, or it has to be asked again.
+    async fn look(&mut self) -> Result<(), HistoryError> {
+        self.end_feed().await;
+        match self.peek().await? {
+            // Those that it was about to give out may have been removed meanwhile.
+            None => self.over = true,
+            Some(flaw) if flaw.is_some() => self.by_themselves = BY_THEMSELVES,
+            Some(_) => {
+                self.looks += 1;
+                if self.looks > LOOKS {
+                    return Err(HistoryError::Silent { last: self.last });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn next_by_itself(&mut self) -> Result<Option<Record>, HistoryError> {
+        let Some(flaw) = self.peek().await? else {
+            self.over = true;
+            return Ok(None);
+        };
+        self.by_themselves = if flaw.is_some() { BY_THEMSELVES } else { self.by_themselves - 1 };
+        let message = self.nearest().and_then(|place| self.ahead.get_mut(place)?.take().flatten());
+        self.last = message.as_ref().map_or(self.last, |message| message.sequence);
+        self.looks = 0;
+        if self.by_themselves == 0 {
+            self.ahead.clear();
+        }
+        Ok(message.map(Record::from))
+    }
+
+    /// The flaw of the next message; the outer nothing says that there is no message.
+    async fn peek(&mut self) -> Result<Option<Option<Flaw>>, HistoryError> {
+        self.ahead.resize(self.reading.subjects.len(), None);
+        for (subject, ahead) in self.reading.subjects.iter().zip(&mut self.ahead) {
+            let mut behind = self.last;
+            while ahead.as_ref().is_none_or(|known| known.as_ref().is_some_and(|next| next.sequence <= behind)) {
+                let next = raw::get(&self.history.js, Wanted::From(behind.saturating_add(1), subject)).await?;
+                // A reading from a moment on passes over what is older.
+                if let (Some(next), Start::At(moment)) = (&next, self.reading.start)
+                    && next.stored_at < moment
+                {
+                    behind = next.sequence;
+                    continue;
+                }
+                *ahead = Some(next);
+            }
+        }
+        let next = self.nearest().and_then(|place| self.ahead.get(place)?.as_ref()?.as_ref());
+        Ok(next.filter(|next| next.sequence <= self.reading.through).map(RawMessage::flaw))
+    }
+
+    /// Which subject has the message that comes first.
+    fn nearest(&self) -> Option<usize> {
+        let known = self.ahead.iter().enumerate();
+        let places = known.filter_map(|(place, ahead)| Some((ahead.as_ref()?.as_ref()?.sequence, place)));
+        places.min().map(|(_, place)| place)
+    }
+
     /// Ends the reading. JetStream forgets it by itself within a minute, where it is not told.
-    pub async fn finish(self) {
-        if let Err(error) = self.history.stream.delete_consumer(&self.name).await {
+    pub async fn finish(mut self) {
+        self.end_feed().await;
+    }
+
+    async fn end_feed(&mut self) {
+        let Some(Feed { name, messages, .. }) = self.feed.take() else { return };
+        drop(messages);
+        if let Err(error) = self.history.stream.delete_consumer(&name).await {
             tracing::debug!(%error, "the consumer of a reading is left to expire");
         }
     }
+}
 
-    /// The client, where it has to make its consumer anew before the first message came, starts with the first message of
-    /// the stream (async-nats 0.51, `recreate_consumer_stream`).
-    fn is_wanted(&self, sequence: u64, stored_at: WallTime) -> bool {
-        let started = match self.reading.start {
+impl Reading {
+    fn wants(&self, sequence: u64, stored_at: WallTime, last: u64) -> bool {
+        let started = match self.start {
             Start::At(moment) => stored_at >= moment,
             Start::First | Start::Behind(_) => true,
         };
-        started && sequence > self.last && sequence <= self.reading.through
-    }
-
-    async fn is_more(&self) -> Result<bool, HistoryError> {
-        let behind = self.last.saturating_add(1);
-        for subject in &self.reading.subjects {
-            let next = found(self.history.stream.get_first_raw_message_by_subject(subject, behind).await)?;
-            if next.is_some_and(|message| message.sequence <= self.reading.through) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        started && sequence > last && sequence <= self.through
     }
 }
 
-/// The client tells only some of the server's answers "no message found" as such.
-pub(crate) fn if_there(
-    message: Result<StreamMessage, RawMessageError>,
-) -> Result<Option<StreamMessage>, RawMessageError> {
-    match message {
-        Ok(message) => Ok(Some(message)),
-        Err(error) => match error.kind() {
-            LastRawMessageErrorKind::NoMessageFound => Ok(None),
-            LastRawMessageErrorKind::JetStream(answer) if answer.error_code() == ErrorCode::NO_MESSAGE_FOUND => {
-                Ok(None)
-            }
-            LastRawMessageErrorKind::JetStream(_)
-            | LastRawMessageErrorKind::InvalidSubject
-            | LastRawMessageErrorKind::Other => Err(error),
-        },
-    }
-}
-
-fn found(message: Result<StreamMessage, RawMessageError>) -> Result<Option<StreamMessage>, HistoryError> {
-    if_there(message).map_err(refused("give a message"))
+fn wall_time(time: DateTime) -> WallTime {
+    let millis = time.unix_timestamp_nanos() / 1_000_000;
+    WallTime::from_millis(i64::try_from(millis).unwrap_or(0))
 }

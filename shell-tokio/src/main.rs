@@ -2,15 +2,17 @@
 
 use std::{
     error::Error,
-    io::{self, IsTerminal, Write},
+    io::{self, IsTerminal, Read, Write},
+    path::Path,
     process::ExitCode,
     time::Duration,
 };
 
 use async_nats::{Client, jetstream};
 use mongodb::Database;
+use transcript_core::event::SessionEnded;
 use transcript_processor::{
-    audit::{self, Options, Progress, Remedy, SESSIONS_A_PASS},
+    audit::{self, Incomplete, Options, Progress, Remedy, SESSIONS_A_PASS},
     cli::{AuditArgs, Cli, Command, DeadLettersCommand, ShowArgs, StreamSettings, Which},
     clock::Clock,
     connect::{connect_mongodb, connect_nats},
@@ -181,9 +183,10 @@ async fn dead_letters(
             print(&if *json { whole()? } else { dead_letters::render(&dead_letter, &payload) })?;
             return Ok(Finding::Good);
         }
-        DeadLettersCommand::Redrive { sequences, all, json } => {
+        DeadLettersCommand::Redrive { sequences, all, payload, json } => {
             let which = if *all { Which::AllOpen } else { Which::These(sequences.clone()) };
-            (dead_letters::redrive(js, database, &which).await?, *json)
+            let corrected = payload.as_deref().map(read_end).transpose()?;
+            (dead_letters::redrive(js, database, &which, corrected.as_ref()).await?, *json)
         }
         DeadLettersCommand::Discard { sequences, json } => (dead_letters::discard(js, sequences).await?, *json),
     };
@@ -196,6 +199,19 @@ async fn dead_letters(
     Ok(if outcomes.iter().all(|outcome| outcome.done.is_success()) { Finding::Good } else { Finding::Bad })
 }
 
+/// The end of a call that a file holds; `-` is stdin.
+fn read_end(path: &Path) -> Result<SessionEnded, Box<dyn Error>> {
+    let name = path.display();
+    let bytes = if path.as_os_str() == "-" {
+        let mut bytes = vec![];
+        io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
+    } else {
+        std::fs::read(path)
+    };
+    let bytes = bytes.map_err(|error| format!("cannot read --payload {name}: {error}"))?;
+    SessionEnded::parse(&bytes).map_err(|error| format!("--payload {name} is no end of a call: {error}").into())
+}
+
 async fn audit(js: &jetstream::Context, database: &Database, args: &AuditArgs) -> Result<Finding, Box<dyn Error>> {
     let now = Clock::start().wall();
     let since = args.since.map(|since| since.moment(now));
@@ -203,12 +219,13 @@ async fn audit(js: &jetstream::Context, database: &Database, args: &AuditArgs) -
         return Err("--since names a moment that is not past".into());
     }
     let remedy = if args.repair { Remedy::Repair } else { Remedy::Tell };
-    let options = Options { since, remedy, sessions_a_pass: SESSIONS_A_PASS };
+    let incomplete = if args.incomplete { Incomplete::All } else { Incomplete::Some };
+    let options = Options { since, remedy, sessions_a_pass: SESSIONS_A_PASS, incomplete };
     let progress = if args.json { Progress::hidden() } else { Progress::on_stderr() };
     let audited = audit::audit(js, database, options, &progress).await;
     progress.end();
     let audit = audited?;
-    print(&if args.json { show::json(&audit)? } else { audit::render(&audit) })?;
+    print(&if args.json { show::json(&audit)? } else { audit::render(&audit, incomplete) })?;
     Ok(if audit.one_to_one { Finding::Good } else { Finding::Bad })
 }
 

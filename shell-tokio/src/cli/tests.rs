@@ -157,7 +157,7 @@ fn play_and_show_read_their_arguments() {
 #[test]
 fn dead_letters_are_named_by_their_places_or_all() {
     let redrive = |line: &str| match read(line).expect("settings are good").command {
-        Command::DeadLetters(DeadLettersArgs { command: DeadLettersCommand::Redrive { sequences, all, json } }) => {
+        Command::DeadLetters(DeadLettersArgs { command: DeadLettersCommand::Redrive { sequences, all, json, .. } }) => {
             (sequences, all, json)
         }
         other @ (Command::Run(_)
@@ -176,6 +176,8 @@ fn dead_letters_are_named_by_their_places_or_all() {
         "dead-letters",
         "dead-letters redrive",
         "dead-letters redrive 1 --all",
+        "dead-letters redrive 1 2 --payload end.json",
+        "dead-letters redrive --all --payload end.json",
         "dead-letters redrive 0",
         "dead-letters discard",
         "dead-letters discard --all",
@@ -195,7 +197,7 @@ fn audit_reads_its_arguments() {
     let now = WallTime::from_millis(7 * 86_400_000 + 5);
     assert_eq!(audit.since.map(|since| since.moment(now)), Some(WallTime::from_millis(5)));
     let week = Some(Since::Ago(Duration::from_secs(7 * 86_400)));
-    assert_eq!(audit, AuditArgs { since: week, repair: true, json: true });
+    assert_eq!(audit, AuditArgs { since: week, repair: true, incomplete: false, json: true });
     assert!(refusal("audit --since soon").contains("must be a duration such as 90m or 7d, or a moment"));
 }
 
