@@ -15,7 +15,7 @@ use transcript_tests::{
     process_guard::Exit,
     processor::Processor,
     wait::wait_until,
-    world::World,
+    world::TestWorld,
 };
 
 type TestResult = Result<(), Box<dyn std::error::Error>>;
@@ -35,8 +35,8 @@ const BLOCKS: [&[u8]; 9] = [
     b"NATS/2.0\r\n\r\n",
 ];
 
-async fn world() -> Fallible<World> {
-    let world = World::start().await?;
+async fn world() -> Fallible<TestWorld> {
+    let world = TestWorld::start().await?;
     world.processor("setup").run(SOON).await?;
     Ok(world)
 }
@@ -50,17 +50,17 @@ fn ended(session_id: &str) -> Vec<u8> {
 }
 
 /// Runs a command and gives how it ended, what it printed, and what it logged.
-async fn command(world: &World, name: &str, line: &str) -> Fallible<(Exit, String, String)> {
+async fn command(world: &TestWorld, name: &str, line: &str) -> Fallible<(Exit, String, String)> {
     let command = world.processor(name).arguments(line.split_whitespace()).start().await?;
     Ok((command.wait(SOON).await?, command.output(), command.logs()))
 }
 
-async fn told(world: &World, name: &str, line: &str) -> Fallible<(Exit, Value)> {
+async fn told(world: &TestWorld, name: &str, line: &str) -> Fallible<(Exit, Value)> {
     let (exit, output, logs) = command(world, name, &format!("{line} --json")).await?;
     Ok((exit, serde_json::from_str(&output).map_err(|error| format!("{error}: {output}{logs}"))?))
 }
 
-async fn processor(world: &World) -> Fallible<Processor> {
+async fn processor(world: &TestWorld) -> Fallible<Processor> {
     let processor = world.processor("run").arguments(["--quiet-period", "50ms", "--ack-wait", "3s"]).start().await?;
     wait_until("the processor is ready", SOON, || async {
         if processor.logs().contains("ready") { Ok(()) } else { Err(processor.logs()) }
@@ -70,7 +70,7 @@ async fn processor(world: &World) -> Fallible<Processor> {
 }
 
 /// Has the consumer's floor pass everything that is in the stream, as a processor does that terminates what it cannot use.
-async fn terminate_all(world: &World) -> TestResult {
+async fn terminate_all(world: &TestWorld) -> TestResult {
     let consumer = world.consumer().await?;
     for number in 0..consumer.num_pending {
         // The sequence is all that JetStream looks at; a request without a subscription costs no parsing.
