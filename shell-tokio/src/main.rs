@@ -12,12 +12,12 @@ use async_nats::{Client, jetstream};
 use mongodb::Database;
 use transcript_core::event::SessionEnded;
 use transcript_processor::{
-    cli::{AuditArgs, Cli, Command, DeadLettersCommand, ShowArgs, StreamSettings, Which},
+    cli::{AuditArgs, Cli, Command, DeadLettersCommand, NatsArgs, SetupArgs, ShowArgs, Which},
     connect::{connect_mongodb, connect_nats},
     logging,
     operate::audit::{self, Incomplete, Options, Progress, Remedy, SESSIONS_A_PASS},
     operate::dead_letters::{self, Outcome, Whole},
-    operate::setup,
+    operate::setup::{self, Api, Pause, Request},
     service::clock::Clock,
     service::run,
     traces,
@@ -104,10 +104,10 @@ async fn perform(cli: &Cli, nats: Option<Client>, database: &Database) -> Result
         }
         return Ok(Finding::Good);
     };
-    let js = jetstream::new(nats.clone());
+    let (js, api) = jetstream_of(&cli.nats, &nats);
     match &cli.command {
-        Command::Run(args) => run::run(nats, database.clone(), args).await?,
-        Command::Setup(settings) => set_up(&js, database, settings).await?,
+        Command::Run(args) => run::run(nats, js, api, database.clone(), args).await?,
+        Command::Setup(args) => set_up(&js, database, args, api).await?,
         Command::Play(args) => {
             let print = |played: &play::PlayedSession| writeln!(io::stdout().lock(), "{played}");
             play::play(&js, database, args, print).await?;
@@ -143,11 +143,30 @@ fn read_traces(command: &Command) -> Option<Result<Finding, Box<dyn Error>>> {
     }))
 }
 
-async fn set_up(js: &jetstream::Context, database: &Database, settings: &StreamSettings) -> Result<(), Box<dyn Error>> {
-    let report = setup::ensure(js, database, settings).await?;
+/// The JetStream that is meant.
+fn jetstream_of(args: &NatsArgs, client: &Client) -> (jetstream::Context, Api) {
+    match (&args.js_domain, &args.js_api_prefix) {
+        (Some(domain), _) => (jetstream::with_domain(client.clone(), domain), Api::Named),
+        (None, Some(prefix)) => (jetstream::with_prefix(client.clone(), prefix), Api::Named),
+        (None, None) => (jetstream::new(client.clone()), Api::Nearest),
+    }
+}
+
+async fn set_up(
+    js: &jetstream::Context,
+    database: &Database,
+    args: &SetupArgs,
+    api: Api,
+) -> Result<(), Box<dyn Error>> {
+    let pause = if args.resume { Pause::End } else { Pause::Keep };
+    let request = Request { settings: args.stream.clone(), api, pause, ..Request::default() };
+    let report = setup::ensure(js, database, &request).await?;
     let mut out = io::stdout().lock();
     for change in &report.changes {
         writeln!(out, "{change}")?;
+    }
+    for kept in &report.kept {
+        writeln!(out, "{kept}")?;
     }
     if report.changes.is_empty() {
         writeln!(out, "nothing to change")?;

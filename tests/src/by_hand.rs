@@ -47,7 +47,7 @@ pub async fn publish(world: &TestWorld, subject: &str, headers: HeaderMap, paylo
 /// # Errors
 ///
 /// The server did not store it.
-pub async fn publish_block(world: &World, subject: &str, block: &[u8], payload: &[u8]) -> Outcome<u64> {
+pub async fn publish_block(world: &TestWorld, subject: &str, block: &[u8], payload: &[u8]) -> Outcome<u64> {
     let address = world.nats.url().trim_start_matches("nats://").to_owned();
     let mut server = BufReader::new(TcpStream::connect(address).await?);
     let options = r#"{"verbose":false,"pedantic":false,"headers":true,"no_responders":true}"#;

@@ -1,9 +1,13 @@
 //! Makes the streams, the consumer and the index what the data contract says, and tells what it had to change.
 //!
-//! What exists is changed in place and never made anew, so that messages and acknowledgements stay. Only the settings
-//! that the processor relies on are touched; everything else (limits, description, placement …) stays as it is, also
-//! settings that this version knows nothing of, because configurations are read and written back as the server's own JSON.
+//! What exists is changed in place and never made anew, so that messages and acknowledgements stay. Of what exists only two
+//! kinds of settings are changed: those that somebody asked for, and those that keep processors from working. Everything else
+//! (limits, description, placement …) stays as it is, also settings that this version knows nothing of, because
+//! configurations are read and written back as the server's own JSON. Other processors may use what is there: where it
+//! differs from the default and nobody asked for a change, that is told and kept.
 
+mod collections;
+mod elsewhere;
 mod index;
 mod objects;
 mod plan;
@@ -23,7 +27,10 @@ use self::{
     objects::Object,
     plan::{Config, Difference, Plan},
 };
-use crate::cli::StreamSettings;
+use crate::{
+    cli::{StreamSettings, StreamValues},
+    service::clock::Clock,
+};
 
 /// How often an object is looked at again because another process changed it at the same moment.
 const ROUNDS: usize = 10;
@@ -31,16 +38,60 @@ const ROUNDS: usize = 10;
 const READY_WITHIN: Duration = Duration::from_secs(10);
 const READY_POLL: Duration = Duration::from_millis(250);
 
-/// Creates what is missing and updates what differs. A second run changes nothing.
+/// What is to be set up, and how.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Request {
+    /// What is asked for.
+    pub settings: StreamSettings,
+    /// The values for what is not asked for and does not exist yet.
+    pub defaults: StreamValues,
+    /// Which JetStream is meant.
+    pub api: Api,
+    /// What is done about a paused consumer.
+    pub pause: Pause,
+}
+
+impl Request {
+    /// What is asked for, and the defaults for the rest.
+    fn values(&self) -> StreamValues {
+        self.settings.or(self.defaults)
+    }
+}
+
+/// Which JetStream is meant.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Api {
+    /// The one of the server that the client is connected to, by default. No stream is made there where another JetStream may
+    /// have it.
+    #[default]
+    Nearest,
+    /// One that was named, by its domain or the prefix of its API.
+    Named,
+}
+
+/// What is done about a paused consumer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Pause {
+    /// It stays paused, and that is told: somebody wanted it.
+    #[default]
+    Keep,
+    /// The pause ends.
+    End,
+}
+
+/// Creates what is missing and updates what has to be another. A second run changes nothing.
 ///
-/// Any number of processes may do this at the same time.
+/// Any number of processes may do this at the same time. What can be refused is refused before anything is changed.
 ///
 /// # Errors
 ///
 /// Whatever keeps the contract from being met; nothing that already exists is then lost, but objects that come before the
 /// one that the error names (in the order of the [`Report`]) may have been changed.
-pub async fn ensure(js: &Context, db: &Database, settings: &StreamSettings) -> Result<Report, SetupError> {
-    let mut report = ensure_jetstream(js, settings).await?;
+pub async fn ensure(js: &Context, db: &Database, request: &Request) -> Result<Report, SetupError> {
+    let mut report = Report::default();
+    collections::check_privileges(db).await?;
+    collections::check(db, &mut report).await?;
+    set_up_jetstream(js, request, &mut report).await?;
     index::ensure(db, &mut report).await?;
     Ok(report)
 }
@@ -50,12 +101,17 @@ pub async fn ensure(js: &Context, db: &Database, settings: &StreamSettings) -> R
 /// # Errors
 ///
 /// See [`ensure`].
-pub async fn ensure_jetstream(js: &Context, settings: &StreamSettings) -> Result<Report, SetupError> {
+pub async fn ensure_jetstream(js: &Context, request: &Request) -> Result<Report, SetupError> {
     let mut report = Report::default();
-    for object in [Object::transcription(settings), Object::recording(settings), Object::consumer(settings)] {
-        ensure_object(js, &object, &mut report).await?;
-    }
+    set_up_jetstream(js, request, &mut report).await?;
     Ok(report)
+}
+
+async fn set_up_jetstream(js: &Context, request: &Request, report: &mut Report) -> Result<(), SetupError> {
+    for object in [Object::transcription(request), Object::recording(request), Object::consumer(request)] {
+        ensure_object(js, &object, request, report).await?;
+    }
+    Ok(())
 }
 
 /// The index by which [`Watch`](crate::store::stale::Watch) finds the summaries of the last while.
@@ -72,6 +128,10 @@ pub async fn ensure_watched(db: &Database, report: &mut Report) -> Result<(), Se
 pub struct Report {
     /// What was changed, in the order in which it was done.
     pub changes: Vec<Change>,
+    /// What was kept although the default is another.
+    pub kept: Vec<Kept>,
+    /// What the streams and the consumer are like now.
+    pub values: StreamValues,
     /// What was left as it is although it weakens what the processor promises; one sentence each.
     pub warnings: Vec<String>,
 }
@@ -103,6 +163,28 @@ impl fmt::Display for Change {
             Self::Created { object } => write!(f, "{object}: created"),
             Self::Updated { object, field, from, to } => write!(f, "{object}: {field} changed from {from} to {to}"),
         }
+    }
+}
+
+/// A setting that was kept because nobody asked for a change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kept {
+    /// The kind and the name of what has it.
+    pub object: String,
+    /// The setting, as the server's API calls it.
+    pub field: &'static str,
+    /// The value that it has.
+    pub existing: String,
+    /// The value that it would have been made with.
+    pub default: String,
+    /// The option that changes it.
+    pub option: &'static str,
+}
+
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { object, field, existing, default, option } = self;
+        write!(f, "{object}: {field} stays {existing}, the default is {default}: {option} changes it")
     }
 }
 
@@ -175,11 +257,74 @@ pub enum SetupError {
     },
     /// The server answers, but has no JetStream.
     #[error(
-        "JetStream is not enabled on the NATS server {server}: start it with -js, or with a jetstream block in its configuration"
+        "the NATS server {server} has no JetStream, and no server behind it answers in its place: where it is a leaf node, \
+         check its link to the hub and give --js-domain with the hub's domain; otherwise enable JetStream in its configuration"
     )]
     Disabled {
         /// The server's own name.
         server: String,
+    },
+    /// The JetStream that was named does not answer.
+    #[error(
+        "no JetStream answers under the name that --js-domain or --js-api-prefix gives: check the name, and the link from the \
+         NATS server {server} to the servers of that domain"
+    )]
+    NamedSilent {
+        /// The server's own name.
+        server: String,
+    },
+    /// A stream is missing in a domain that nobody named.
+    #[error(
+        "there is no {object} in JetStream's domain {domain}, to which the NATS server belongs: if other members keep it in \
+         another domain, give that with --js-domain; if it is to be made here, give --js-domain {domain}"
+    )]
+    Domain {
+        /// The kind and the name of the stream.
+        object: String,
+        /// The domain.
+        domain: String,
+    },
+    /// A stream is missing here, and another one takes its messages.
+    #[error(
+        "there is no {object} in the JetStream of this NATS server, but the stream {stream} takes its messages: give the \
+         domain of that one with --js-domain, or remove it"
+    )]
+    Elsewhere {
+        /// The kind and the name of the missing stream.
+        object: String,
+        /// The stream that takes its messages.
+        stream: String,
+    },
+    /// A collection cannot hold what it has to.
+    #[error("the collection {name} {what}, and {why}: move its documents to a plain collection of that name")]
+    Collection {
+        /// The collection.
+        name: String,
+        /// What it is or has.
+        what: String,
+        /// Why that hinders.
+        why: &'static str,
+    },
+    /// An index lets only one of several calls be stored.
+    #[error(
+        "the index {index} {keys} on {name} is unique, and summaries of different calls can have the same keys: the second \
+         one could never be stored; make the index not unique, or remove it"
+    )]
+    UniqueIndex {
+        /// The collection.
+        name: String,
+        /// The name of the index.
+        index: String,
+        /// Its keys.
+        keys: String,
+    },
+    /// The user of MongoDB may not do what a processor has to do.
+    #[error("this user of MongoDB may not do what is needed in the database {database}: {missing}; the role readWrite has it")]
+    Privileges {
+        /// The database.
+        database: String,
+        /// The actions, the collections, and what fails without them.
+        missing: String,
     },
     /// JetStream did not answer in time.
     #[error(
@@ -213,31 +358,77 @@ pub enum SetupError {
     },
 }
 
-async fn ensure_object(js: &Context, object: &Object, report: &mut Report) -> Result<(), SetupError> {
+async fn ensure_object(
+    js: &Context,
+    object: &Object,
+    request: &Request,
+    report: &mut Report,
+) -> Result<(), SetupError> {
     for _ in 0..ROUNDS {
-        let Some(existing) = read(js, object).await? else {
+        let Some(existing) = read(js, object, request.api).await? else {
+            if let Err(refusal) = elsewhere::check(js, object, request).await {
+                // Another process may have made it since.
+                match read(js, object, request.api).await? {
+                    Some(_) => continue,
+                    None => return Err(refusal),
+                }
+            }
             if let Some(config) = submit(js, object, "create", &object.blank()).await? {
                 object.verify(&config)?;
+                object.values(&config, &mut report.values);
                 report.changes.push(Change::Created { object: object.name.clone() });
                 return Ok(());
             }
             continue;
         };
-        let Plan { config, differences } = object.plan(&existing)?;
+        let Plan { config, differences, kept } = object.plan(&existing)?;
+        let mut config = config;
         if !differences.is_empty() {
             let Some(answer) = submit(js, object, "update", &config).await? else { continue };
             object.verify(&answer)?;
             report.changes.extend(differences.into_iter().map(|difference| object.change(difference)));
+            config = answer;
         }
-        report.warnings.extend(object.warnings(&existing));
-        return Ok(());
+        object.values(&config, &mut report.values);
+        report.kept.extend(kept.into_iter().map(|(difference, option)| object.kept(difference, option)));
+        report.warnings.extend(object.warnings(&config));
+        return pause(js, object, &config, request, report).await;
     }
     Err(SetupError::Contended { object: object.name.clone() })
 }
 
+/// Ends the pause of a consumer where that is asked for, and tells of it otherwise. It is not part of what an update changes
+/// (nats-server, `jetstream_api.go`, `jsConsumerCreateRequest`).
+async fn pause(
+    js: &Context,
+    object: &Object,
+    config: &Config,
+    wanted: &Request,
+    report: &mut Report,
+) -> Result<(), SetupError> {
+    let Some(until) = object.paused_until(config, Clock::start().wall()) else { return Ok(()) };
+    match wanted.pause {
+        Pause::Keep => report.warnings.push(format!(
+            "{} is paused until {until}: no call is handed out before; `setup --resume` ends that",
+            object.name
+        )),
+        Pause::End => {
+            let subject = object.info_subject.replace("INFO", "PAUSE");
+            let failed = |source| SetupError::Unavailable { action: "resume", object: object.name.clone(), source };
+            let answer: Response<Value> = js.request(subject, &json!({})).await.map_err(failed)?;
+            if let Response::Err { error: source } = answer {
+                return Err(SetupError::JetStream { action: "resume", object: object.name.clone(), source });
+            }
+            let (existing, wanted) = (until, "none".to_owned());
+            report.changes.push(object.change(Difference { field: "pause_until", existing, wanted }));
+        }
+    }
+    Ok(())
+}
+
 /// The configuration of the object, if it exists.
-async fn read(js: &Context, object: &Object) -> Result<Option<Config>, SetupError> {
-    match request(js, object, "read", &object.info_subject, &json!({})).await {
+async fn read(js: &Context, object: &Object, api: Api) -> Result<Option<Config>, SetupError> {
+    match request(js, object, "read", &object.info_subject, &json!({}), api).await {
         Ok(config) => Ok(Some(config)),
         Err(Failure::Answered(e)) if object.is_missing(e.error_code()) => Ok(None),
         Err(failure) => Err(failure.into_error("read", object)),
@@ -252,7 +443,7 @@ async fn submit(
     config: &Config,
 ) -> Result<Option<Config>, SetupError> {
     let (subject, body) = object.submission(action, config);
-    match request(js, object, action, &subject, &body).await {
+    match request(js, object, action, &subject, &body, Api::Nearest).await {
         Ok(config) => Ok(Some(config)),
         Err(Failure::Answered(e)) if action == "create" && object.is_taken(e.error_code()) => Ok(None),
         Err(Failure::Answered(e)) if action == "update" && object.is_missing(e.error_code()) => Ok(None),
@@ -270,6 +461,7 @@ async fn request(
     action: &'static str,
     subject: &str,
     body: &Value,
+    api: Api,
 ) -> Result<Config, Failure> {
     let deadline = tokio::time::Instant::now() + READY_WITHIN;
     loop {
@@ -281,6 +473,9 @@ async fn request(
             Ok(Response::Err { error }) if is_passing(error.error_code()) => Failure::Answered(error),
             Ok(Response::Err { error }) => return Err(Failure::Answered(error)),
             Err(e) => match e.kind() {
+                RequestErrorKind::NoResponders if api == Api::Named => {
+                    Failure::NamedSilent(js.client().server_info().server_name)
+                }
                 RequestErrorKind::NoResponders if !js.client().server_info().jetstream => {
                     return Err(Failure::Disabled(js.client().server_info().server_name));
                 }
@@ -305,6 +500,7 @@ enum Failure {
     Answered(ApiError),
     Silent(RequestError),
     Disabled(String),
+    NamedSilent(String),
 }
 
 impl Failure {
@@ -314,11 +510,17 @@ impl Failure {
             Self::Answered(source) => SetupError::JetStream { action, object, source },
             Self::Silent(source) => SetupError::Unavailable { action, object, source },
             Self::Disabled(server) => SetupError::Disabled { server },
+            Self::NamedSilent(server) => SetupError::NamedSilent { server },
         }
     }
 }
 
 impl Object {
+    fn kept(&self, difference: Difference, option: &'static str) -> Kept {
+        let Difference { field, existing, wanted } = difference;
+        Kept { object: self.name.clone(), field, existing, default: wanted, option }
+    }
+
     fn change(&self, difference: Difference) -> Change {
         let Difference { field, existing, wanted } = difference;
         Change::Updated { object: self.name.clone(), field, from: existing, to: wanted }
