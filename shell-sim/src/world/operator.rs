@@ -2,6 +2,7 @@
 
 use std::{rc::Rc, time::Duration};
 
+use jetstream_model::{self as broker, AckBody, ClientId, Request};
 use transcript_core::{Input, Time};
 
 use super::{
@@ -11,7 +12,6 @@ use super::{
     nats::{CLIENT_NOTICES, Known},
 };
 use crate::{
-    broker::{self, AckBody, ClientId, Request},
     observation::{Cause, Ending, Observation},
     plan::{Action, Direction, Server, StoreFault, at_ms, millis},
     store::{Fate, StoreError},

@@ -7,10 +7,9 @@ use super::{
     config::{ConsumerConfig, Discard, StreamConfig},
     consumer::{Consumer, Share},
     duplicates::Duplicates,
+    headers::Headers,
     log::{Entry, Log, size_of},
-    message::{
-        Answer, ApiError, ConsumerAction, Context, Headers, PubAck, PurgeScope, StoredMessage, StreamInfo, Which,
-    },
+    message::{Answer, ApiError, ConsumerAction, Context, PubAck, PurgeScope, StoredMessage, StreamInfo, Which},
     stamp::Stamp,
     subject,
 };
@@ -71,15 +70,17 @@ impl Stream {
     ) -> Result<PubAck, ApiError> {
         self.check_expectations(subject, &headers)?;
         let stream = self.config.name.clone();
-        if let Some(sequence) = headers.msg_id.as_ref().and_then(|id| self.duplicates.sequence_of(id)) {
+        let id = headers.message_id();
+        if let Some(sequence) = id.as_ref().and_then(|id| self.duplicates.sequence_of(id)) {
             return Ok(PubAck { stream, sequence, duplicate: true });
         }
         let sequence = self.log.last() + 1;
-        let message = StoredMessage { subject: subject.clone(), sequence, headers, payload, stored_at: ctx.now.wall() };
+        let message =
+            StoredMessage { subject: subject.clone(), sequence, headers, payload, stored_at_nanos: ctx.now.nanos() };
         self.refuse_if_full(&message)?;
-        if let Some(id) = &message.headers.msg_id {
+        if let Some(id) = id {
             let window = self.config.duplicate_window;
-            self.duplicates.remember(id.clone(), sequence, ctx.now, ctx.now, window);
+            self.duplicates.remember(id, sequence, ctx.now, ctx.now, window);
         }
         self.log.push(Entry { message: Arc::new(message), at: ctx.now });
         if let Some(age) = self.config.max_age {
@@ -96,16 +97,20 @@ impl Stream {
     }
 
     fn check_expectations(&self, subject: &str, headers: &Headers) -> Result<(), ApiError> {
-        if headers.expected_stream.as_ref().is_some_and(|expected| *expected != self.config.name) {
+        if headers.is_empty() {
+            return Ok(());
+        }
+        let expected_stream = headers.get("Nats-Expected-Stream").filter(|expected| !expected.is_empty());
+        if expected_stream.is_some_and(|expected| *expected != *self.config.name) {
             return Err(ApiError::new(400, 10_060, "expected stream does not match"));
         }
-        if let Some(expected) = headers.expected_last_subject_seq {
+        if let Some(expected) = headers.number("Nats-Expected-Last-Subject-Sequence") {
             let last = self.log.last_of(subject);
             if last != expected {
                 return Err(ApiError::wrong_last_sequence(last));
             }
         }
-        match headers.expected_last_seq {
+        match headers.number("Nats-Expected-Last-Sequence") {
             Some(expected) if expected != self.log.last() => Err(ApiError::wrong_last_sequence(self.log.last())),
             Some(_) | None => Ok(()),
         }
@@ -307,8 +312,8 @@ impl Stream {
         let ids_lost = std::mem::take(&mut self.ids_lost);
         let remembered = self.log.from(0).filter(|entry| !ids_lost && ctx.now.since(entry.at) <= window);
         for entry in remembered {
-            if let Some(id) = &entry.message.headers.msg_id {
-                self.duplicates.remember(id.clone(), entry.message.sequence, entry.at, ctx.now, window);
+            if let Some(id) = entry.message.headers.message_id() {
+                self.duplicates.remember(id, entry.message.sequence, entry.at, ctx.now, window);
             }
         }
         for consumer in self.consumers.values_mut() {

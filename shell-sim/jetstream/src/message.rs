@@ -2,12 +2,11 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use transcript_core::WallTime;
-
 use super::{
     ack::{AckBody, AckSubject},
     advisory::Advisory,
     config::{ConsumerConfig, StreamConfig},
+    headers::Headers,
 };
 
 /// A connection to the broker. A client that connects again under its id takes its inboxes up again, as NATS clients do.
@@ -200,6 +199,63 @@ pub enum ApiCall {
         /// The next stream sequence to deliver.
         sequence: Option<u64>,
     },
+    /// A call that the server refuses without looking at what it is about.
+    Unreadable {
+        /// Which call.
+        kind: ApiKind,
+        /// Why.
+        error: ApiError,
+    },
+}
+
+/// Which call of the management API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ApiKind {
+    /// `STREAM.CREATE`.
+    CreateStream,
+    /// `STREAM.UPDATE`.
+    UpdateStream,
+    /// `STREAM.DELETE`.
+    DeleteStream,
+    /// `STREAM.INFO`.
+    StreamInfo,
+    /// `STREAM.PURGE`.
+    Purge,
+    /// `STREAM.MSG.GET`.
+    GetMessage,
+    /// `STREAM.MSG.DELETE`.
+    DeleteMessage,
+    /// `CONSUMER.CREATE`.
+    CreateConsumer,
+    /// `CONSUMER.DELETE`.
+    DeleteConsumer,
+    /// `CONSUMER.INFO`.
+    ConsumerInfo,
+    /// `CONSUMER.RESET`.
+    ResetConsumer,
+    /// A call that the server does not know.
+    Unknown,
+}
+
+impl ApiCall {
+    /// Which call it is.
+    #[must_use]
+    pub fn kind(&self) -> ApiKind {
+        match self {
+            Self::CreateStream(_) => ApiKind::CreateStream,
+            Self::UpdateStream(_) => ApiKind::UpdateStream,
+            Self::DeleteStream(_) => ApiKind::DeleteStream,
+            Self::StreamInfo(_) => ApiKind::StreamInfo,
+            Self::Purge { .. } => ApiKind::Purge,
+            Self::GetMessage { .. } => ApiKind::GetMessage,
+            Self::DeleteMessage { .. } => ApiKind::DeleteMessage,
+            Self::CreateConsumer { .. } => ApiKind::CreateConsumer,
+            Self::DeleteConsumer { .. } => ApiKind::DeleteConsumer,
+            Self::ConsumerInfo { .. } => ApiKind::ConsumerInfo,
+            Self::ResetConsumer { .. } => ApiKind::ResetConsumer,
+            Self::Unreadable { kind, .. } => *kind,
+        }
+    }
 }
 
 /// Which messages a purge removes.
@@ -235,46 +291,6 @@ pub enum ConsumerAction {
     Update,
 }
 
-/// The headers of a message.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Headers {
-    /// `Nats-Msg-Id`.
-    pub msg_id: Option<Arc<str>>,
-    /// `Nats-Expected-Stream`.
-    pub expected_stream: Option<Arc<str>>,
-    /// `Nats-Expected-Last-Sequence`.
-    pub expected_last_seq: Option<u64>,
-    /// `Nats-Expected-Last-Subject-Sequence`.
-    pub expected_last_subject_seq: Option<u64>,
-    /// All others, in their order.
-    pub other: Vec<(Arc<str>, Arc<str>)>,
-}
-
-impl Headers {
-    /// No header but the id.
-    #[must_use]
-    pub fn id(id: impl Into<Arc<str>>) -> Self {
-        Self { msg_id: Some(id.into()), ..Self::default() }
-    }
-
-    /// The length of the headers as bytes of the protocol; zero where there is none.
-    pub(super) fn wire_len(&self) -> usize {
-        let line = |name: &str, value_len: usize| name.len() + ": ".len() + value_len + "\r\n".len();
-        let numbers = [
-            ("Nats-Expected-Last-Sequence", self.expected_last_seq),
-            ("Nats-Expected-Last-Subject-Sequence", self.expected_last_subject_seq),
-        ];
-        let texts = [("Nats-Msg-Id", &self.msg_id), ("Nats-Expected-Stream", &self.expected_stream)];
-        let lines: usize = numbers
-            .into_iter()
-            .filter_map(|(name, value)| value.map(|value| line(name, decimal_digits(value))))
-            .chain(texts.into_iter().filter_map(|(name, value)| value.as_ref().map(|value| line(name, value.len()))))
-            .chain(self.other.iter().map(|(name, value)| line(name, value.len())))
-            .sum();
-        if lines == 0 { 0 } else { "NATS/1.0\r\n".len() + lines + "\r\n".len() }
-    }
-}
-
 pub(super) fn decimal_digits(value: u64) -> usize {
     value.checked_ilog10().map_or(1, |log| log as usize + 1)
 }
@@ -290,8 +306,8 @@ pub struct StoredMessage {
     pub headers: Headers,
     /// Its payload.
     pub payload: Arc<[u8]>,
-    /// When it was stored, by the broker's clock.
-    pub stored_at: WallTime,
+    /// When it was stored, by the broker's clock, in nanoseconds since the Unix epoch.
+    pub stored_at_nanos: i64,
 }
 
 /// What leaves the broker.
@@ -323,10 +339,27 @@ pub enum Message {
     AckConfirmed,
     /// Status 503: nobody listens to the subject.
     NoResponders,
-    /// A publish or a call was refused.
-    Refused(ApiError),
+    /// A publish was refused.
+    PublishRefused {
+        /// The stream that captures the subject.
+        stream: Arc<str>,
+        /// Why.
+        error: ApiError,
+    },
     /// The answer to a call of the management API.
-    Answer(Answer),
+    Answer {
+        /// The call.
+        call: ApiKind,
+        /// The answer.
+        answer: Answer,
+    },
+    /// A call of the management API was refused.
+    Refused {
+        /// The call.
+        call: ApiKind,
+        /// Why.
+        error: ApiError,
+    },
     /// A message for a core subscription.
     Core {
         /// The subject.

@@ -42,6 +42,7 @@ pub(super) fn answer(streams: &mut Streams, call: ApiCall, ctx: &mut Context<'_>
             consumer.reset(sequence, log, ctx);
             Ok(Answer::Consumer(consumer.info(log, ctx)))
         }
+        ApiCall::Unreadable { error, .. } => Err(error),
     }
 }
 
