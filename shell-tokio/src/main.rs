@@ -17,7 +17,7 @@ use transcript_processor::{
     logging,
     operate::audit::{self, Incomplete, Options, Progress, Remedy, SESSIONS_A_PASS},
     operate::dead_letters::{self, Outcome, Whole},
-    operate::setup::{self, Api, Pause, Request},
+    operate::setup::{self, Api, Pause, Request, permissions::{Permissions, Refusals}},
     service::clock::Clock,
     service::run,
     traces,
@@ -76,18 +76,19 @@ fn start(cli: &Cli) -> Result<Finding, Box<dyn Error>> {
 }
 
 async fn command(cli: &Cli) -> Result<Finding, Box<dyn Error>> {
+    let refusals = Refusals::default();
     let nats = async {
         match &cli.command {
             Command::Show(_) | Command::Replay(_) | Command::Trace(_) | Command::Timeline(_) => Ok(None),
             Command::Run(_) | Command::Setup(_) | Command::Play(_) | Command::DeadLetters(_) | Command::Audit(_) => {
-                connect_nats(&cli.nats, cli.connect_timeout).await.map(Some)
+                connect_nats(&cli.nats, cli.connect_timeout, &refusals).await.map(Some)
             }
         }
     };
     let (nats, mongodb) = tokio::join!(nats, connect_mongodb(&cli.mongodb, cli.connect_timeout));
     let mongodb = mongodb?;
     let done = match nats {
-        Ok(nats) => perform(cli, nats, &mongodb.database(&cli.mongodb.database)).await,
+        Ok(nats) => perform(cli, nats, &refusals, &mongodb.database(&cli.mongodb.database)).await,
         Err(error) => Err(error.into()),
     };
     // A server that does not answer keeps the driver's tasks, and must not keep the process.
@@ -97,7 +98,12 @@ async fn command(cli: &Cli) -> Result<Finding, Box<dyn Error>> {
     done
 }
 
-async fn perform(cli: &Cli, nats: Option<Client>, database: &Database) -> Result<Finding, Box<dyn Error>> {
+async fn perform(
+    cli: &Cli,
+    nats: Option<Client>,
+    refusals: &Refusals,
+    database: &Database,
+) -> Result<Finding, Box<dyn Error>> {
     let Some(nats) = nats else {
         if let Command::Show(args) = &cli.command {
             show_summary(database, args).await?;
@@ -106,8 +112,14 @@ async fn perform(cli: &Cli, nats: Option<Client>, database: &Database) -> Result
     };
     let (js, api) = jetstream_of(&cli.nats, &nats);
     match &cli.command {
-        Command::Run(args) => run::run(nats, js, api, database.clone(), args).await?,
-        Command::Setup(args) => set_up(&js, database, args, api).await?,
+        Command::Run(args) => {
+            let permissions = Permissions { refusals, api_prefix: cli.nats.js_api_prefix() };
+            run::run(nats, js, api, permissions, database.clone(), args).await?;
+        }
+        Command::Setup(args) => {
+            let permissions = Permissions { refusals, api_prefix: cli.nats.js_api_prefix() };
+            set_up(&js, database, args, api, &permissions).await?;
+        }
         Command::Play(args) => {
             let print = |played: &play::PlayedSession| writeln!(io::stdout().lock(), "{played}");
             play::play(&js, database, args, print).await?;
@@ -157,10 +169,13 @@ async fn set_up(
     database: &Database,
     args: &SetupArgs,
     api: Api,
+    permissions: &Permissions<'_>,
 ) -> Result<(), Box<dyn Error>> {
+    let lacking = permissions.check_setup(&js.client()).await?;
     let pause = if args.resume { Pause::End } else { Pause::Keep };
     let request = Request { settings: args.stream.clone(), api, pause, ..Request::default() };
-    let report = setup::ensure(js, database, &request).await?;
+    let mut report = setup::ensure(js, database, &request).await?;
+    report.warnings.extend(lacking);
     let mut out = io::stdout().lock();
     for change in &report.changes {
         writeln!(out, "{change}")?;

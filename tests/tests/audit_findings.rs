@@ -245,8 +245,13 @@ async fn an_end_that_can_never_be_processed_is_somebodys_business() -> TestResul
         }
     })
     .await?;
-    let (_, letters) = told(&world, "dead-letters", "list").await?;
-    assert_eq!(letters[0]["state"], "settled", "{letters}");
+    wait_until("the dead letter is settled", SOON, || async {
+        match told(&world, "dead-letters", "list").await {
+            Ok((_, letters)) if letters[0]["state"] == "settled" => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await?;
     Ok(())
 }
 

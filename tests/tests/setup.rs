@@ -351,9 +351,9 @@ async fn all_at_once(world: &TestWorld, settings: &[StreamSettings]) -> TestResu
     Ok(())
 }
 
-/// `setup` ends with code 1, prints nothing to its output, and this in its last line.
+/// `setup`, with a duplicate window asked for, ends with code 1, prints nothing to its output, and this in its last line.
 async fn assert_refused(world: &TestWorld, expected: &str) -> TestResult {
-    let setup = world.processor("setup").start().await?;
+    let setup = world.processor("setup").arguments(["--duplicate-window", "24h"]).start().await?;
     assert_eq!(setup.wait(SOON).await?, Exit::Code(1), "{expected}: {}", setup.logs());
     assert_eq!(setup.output(), "");
     let logs = setup.logs();

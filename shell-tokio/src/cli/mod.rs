@@ -197,6 +197,16 @@ pub struct NatsArgs {
 }
 
 impl NatsArgs {
+    /// The prefix of JetStream's API.
+    #[must_use]
+    pub fn js_api_prefix(&self) -> String {
+        match (&self.js_domain, &self.js_api_prefix) {
+            (Some(domain), _) => format!("$JS.{domain}.API"),
+            (None, Some(prefix)) => prefix.clone(),
+            (None, None) => "$JS.API".to_owned(),
+        }
+    }
+
     fn check(&self) -> Result<(), String> {
         let bad_url = |e| format!("--nats-url {}: {e}", self.url);
         self.url.servers().map_err(bad_url)?;

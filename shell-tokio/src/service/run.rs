@@ -10,14 +10,14 @@ use tokio::{
     sync::{Notify, mpsc, watch},
     task::JoinSet,
 };
-use transcript_core::{Processor, Settings, SettingsError, summary::Limits};
+use transcript_core::{Processor, Settings, SettingsError, contract::Announcement, summary::Limits};
 use transcript_trace::{Content, FORMAT, Header, Servers};
 
 use crate::{
     broker::{Advisories, Broker, Puller},
     cli::{AnnounceSettings, RecordArgs, RunArgs, RunSettings, StreamValues},
     operate::history::{History, HistoryError},
-    operate::setup::{self, Api, SetupError},
+    operate::setup::{self, Api, SetupError, permissions::Permissions},
     service::clock::Clock,
     service::driver::{Deliveries, Driver, Ended, RealServers, Signal},
     service::record::{self, RecordError, Recording, Tape, Target},
@@ -66,6 +66,7 @@ pub async fn run(
     client: async_nats::Client,
     jetstream: jetstream::Context,
     api: Api,
+    permissions: Permissions<'_>,
     database: Database,
     args: &RunArgs,
 ) -> Result<(), RunError> {
@@ -77,7 +78,10 @@ pub async fn run(
     args.record.directory.as_deref().map_or(Ok(()), record::prepare)?;
     let mut request = setup::Request { settings: args.stream.clone(), api, ..setup::Request::default() };
     let report = tokio::select! {
-        report = set_up(&jetstream, &database, args, &request) => report?,
+        report = async {
+            permissions.check_run(&client, &announcements(args)).await?;
+            set_up(&jetstream, &database, args, &request).await
+        } => report?,
         _ = signals.recv() => {
             tracing::info!("stopped before it had begun");
             return Ok(());
@@ -186,6 +190,13 @@ async fn record(
     };
     let target = Target { directory, max_size, max_age, keep };
     Ok(Some(record::start(&target, header, Processor::new(settings)?, clock)?))
+}
+
+/// The ways in which calls are announced.
+fn announcements(args: &RunArgs) -> Vec<Announcement> {
+    let AnnounceSettings { announce_once, revise, .. } = args.announce;
+    let first = if announce_once { Announcement::ProcessedOnce } else { Announcement::Processed };
+    std::iter::once(first).chain(revise.then_some(Announcement::Revised { revision: 2 })).collect()
 }
 
 async fn set_up(

@@ -10,6 +10,7 @@ mod collections;
 mod elsewhere;
 mod index;
 mod objects;
+pub mod permissions;
 mod plan;
 
 use std::{fmt, time::Duration};
@@ -317,6 +318,12 @@ pub enum SetupError {
         index: String,
         /// Its keys.
         keys: String,
+    },
+    /// The user of NATS may not do what a processor has to do.
+    #[error("this user of NATS may not {missing}: grant it in the permissions of the server")]
+    Permissions {
+        /// The directions, the subjects, and what fails without them.
+        missing: String,
     },
     /// The user of MongoDB may not do what a processor has to do.
     #[error("this user of MongoDB may not do what is needed in the database {database}: {missing}; the role readWrite has it")]
