@@ -17,7 +17,10 @@ use transcript_processor::{
     logging,
     operate::audit::{self, Incomplete, Options, Progress, Remedy, SESSIONS_A_PASS},
     operate::dead_letters::{self, Outcome, Whole},
-    operate::setup::{self, Api, Pause, Request, permissions::{Permissions, Refusals}},
+    operate::setup::{
+        self, Api, Pause, Request,
+        permissions::{Permissions, Refusals},
+    },
     service::clock::Clock,
     service::run,
     traces,

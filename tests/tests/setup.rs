@@ -261,11 +261,7 @@ async fn two_versions_with_other_settings_set_up_at_once_and_all_succeed() -> Te
     let world = TestWorld::start().await?;
     let of_version = |n: u64| {
         let window = Duration::from_nanos((23 + n % 2) * HOUR);
-        StreamSettings {
-            duplicate_window: Some(window),
-            ack_wait: Some(window / 1000),
-            ..StreamSettings::default()
-        }
+        StreamSettings { duplicate_window: Some(window), ack_wait: Some(window / 1000), ..StreamSettings::default() }
     };
     all_at_once(&world, &(0..20).map(of_version).collect::<Vec<_>>()).await?;
     let report = setup::ensure(&world.jetstream, world.database(), &Request::default()).await?;

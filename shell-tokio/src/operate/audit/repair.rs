@@ -82,7 +82,7 @@ impl Repair {
             match history.keep_as_dead_letter(place, reason.unwrap_or("it can never be processed")).await {
                 Ok(()) => self.kept += 1,
                 Err(error) => {
-                    self.failed.add(Name { message: Some(place), error: Some(with_cause(&error)), ..Name::default() })
+                    self.failed.add(Name { message: Some(place), error: Some(with_cause(&error)), ..Name::default() });
                 }
             }
         }

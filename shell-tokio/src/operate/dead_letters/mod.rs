@@ -304,7 +304,7 @@ async fn look(history: &History, sequence: u64) -> Result<Look, HistoryError> {
             let about = about.and_then(|(_, place)| place.parse().ok());
             Look::DeadLetter { payload: message.payload, about: about.unwrap_or(sequence) }
         }
-        Some(message) => Look::Other(message.subject.to_string()),
+        Some(message) => Look::Other(message.subject),
         None => Look::Absent,
     })
 }

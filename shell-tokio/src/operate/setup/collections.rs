@@ -83,7 +83,9 @@ fn validator(name: &str, description: &Document) -> Option<String> {
     let rules = options.get_document("validator").ok().filter(|rules| !rules.is_empty())?;
     let refuses = options.get_str("validationAction").unwrap_or("error") == "error" && !rules.is_empty();
     (refuses && name == SUMMARIES_COLLECTION).then(|| {
-        format!("{name} has a validator: a summary that it refuses cannot be stored, and its call becomes a dead letter")
+        format!(
+            "{name} has a validator: a summary that it refuses cannot be stored, and its call becomes a dead letter"
+        )
     })
 }
 
@@ -208,11 +210,9 @@ mod tests {
             } }
         };
         let all = ["find", "insert", "update", "remove"];
-        for resource in [
-            doc! { "db": "t", "collection": "" },
-            doc! { "db": "", "collection": "" },
-            doc! { "anyResource": true },
-        ] {
+        for resource in
+            [doc! { "db": "t", "collection": "" }, doc! { "db": "", "collection": "" }, doc! { "anyResource": true }]
+        {
             assert_eq!(missing(&status(resource, &all), "t"), Vec::<String>::new());
         }
         let only_read = missing(&status(doc! { "db": "t", "collection": "" }, &["find"]), "t");

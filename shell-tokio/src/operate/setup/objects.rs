@@ -4,9 +4,13 @@ use std::time::Duration;
 
 use async_nats::{datetime::parse_rfc3339, jetstream::ErrorCode};
 use serde_json::{Value, json};
-use transcript_core::{WallTime, contract::{
-    CONSUMER, RECORDING_STREAM, RECORDING_SUBJECTS, SESSION_ENDED_SUBJECT, TRANSCRIPTION_STREAM, TRANSCRIPTION_SUBJECTS,
-}};
+use transcript_core::{
+    WallTime,
+    contract::{
+        CONSUMER, RECORDING_STREAM, RECORDING_SUBJECTS, SESSION_ENDED_SUBJECT, TRANSCRIPTION_STREAM,
+        TRANSCRIPTION_SUBJECTS,
+    },
+};
 
 use super::{
     Request, SetupError,
@@ -308,7 +312,7 @@ const HINDRANCES: [&str; 6] =
     ["filter_subjects", "headers_only", "max_batch", "max_bytes", "priority_groups", "priority_policy"];
 
 /// What to do about a value that is another: to change it where it is asked for.
-fn asked<T>(setting: Option<T>, option: &'static str) -> Otherwise {
+fn asked<T: Copy>(setting: Option<T>, option: &'static str) -> Otherwise {
     match setting {
         Some(_) => Otherwise::Change,
         None => Otherwise::Keep { option, least: 1, unless: None },

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::{
     sync::broadcast::{self, Receiver, error::RecvError},
-    time::{Instant, timeout, timeout_at},
+    time::timeout,
 };
 use transcript_core::contract::{
     Announcement, CONSUMER, DEAD_LETTER_SUBJECT, PROCESSED_SUBJECT, RECORDING_STREAM, REVISED_SUBJECT,
@@ -28,6 +28,8 @@ use super::SetupError;
 const TOLD_WITHIN: Duration = Duration::from_secs(1);
 /// How long the server may take to refuse what was tried.
 const TRIED_WITHIN: Duration = Duration::from_secs(5);
+/// Where a user asks for what it may do (nats-server, `events.go`, `userInfoReq`).
+const USER_INFO: &str = "$SYS.REQ.USER.INFO";
 /// Reply subjects that begin like this are the server's own (nats-server, `client.go`, `isServiceReply`).
 const RESERVED_REPLY: &str = "_R_.transcript-processor-start";
 /// How many errors may wait to be looked at.
@@ -46,11 +48,12 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// Takes in an error of the server. Whether it is the answer to a try that succeeded, and so nobody's business.
+    /// Takes in an error of the server. Whether it is an answer that was expected, and so needs nobody's attention: to a try
+    /// that succeeded, or to the question what the user may do.
     pub fn heard(&self, error: &str) -> bool {
         // Where nobody tries anything, nobody listens.
         drop(self.errors.send(error.into()));
-        error.contains(RESERVED_REPLY)
+        error.contains(RESERVED_REPLY) || error.contains(USER_INFO)
     }
 }
 
@@ -142,10 +145,7 @@ fn of_run(api_prefix: &str, announcements: &[Announcement]) -> Vec<Need> {
             &format!("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{TRANSCRIPTION_STREAM}.{CONSUMER}"),
             "calls that used up their deliveries would not become dead letters",
         ),
-        publish(
-            &format!("{api_prefix}.CONSUMER.MSG.NEXT.{TRANSCRIPTION_STREAM}.{CONSUMER}"),
-            "no call could be taken",
-        ),
+        publish(&format!("{api_prefix}.CONSUMER.MSG.NEXT.{TRANSCRIPTION_STREAM}.{CONSUMER}"), "no call could be taken"),
         publish(
             &format!("{api_prefix}.STREAM.MSG.GET.{TRANSCRIPTION_STREAM}"),
             "messages of the stream could not be kept as dead letters",
@@ -175,10 +175,10 @@ fn subscribe(subject: &str, consequence: &'static str) -> Need {
 
 /// Which of these the user may not do. Nothing is known of what the server does not answer in time, and that is warned of.
 async fn missing(client: &Client, refusals: &Refusals, needs: Vec<Need>) -> Vec<Need> {
-    if is_unrestricted(client).await {
+    let mut errors = refusals.errors.subscribe();
+    if is_unrestricted(client, &mut errors).await {
         return vec![];
     }
-    let mut errors = refusals.errors.subscribe();
     let mut subscriptions = vec![];
     for need in needs.iter().filter(|need| need.direction == Direction::Subscribe) {
         subscriptions.push(client.subscribe(need.subject.clone()).await);
@@ -192,7 +192,7 @@ async fn missing(client: &Client, refusals: &Refusals, needs: Vec<Need>) -> Vec<
     }
     let mut refused = vec![];
     let answers = hear_answers(&mut errors, &needs, &mut open, &mut refused);
-    if timeout_at(Instant::now() + TRIED_WITHIN, answers).await.is_err() {
+    if timeout(TRIED_WITHIN, answers).await.is_err() {
         tracing::warn!("the NATS server does not tell all that this user may do: go on without knowing");
     }
     let is_refused = |place: usize| refused.contains(&place);
@@ -200,7 +200,7 @@ async fn missing(client: &Client, refusals: &Refusals, needs: Vec<Need>) -> Vec<
 }
 
 /// Whether the server says that it restricts the user in nothing.
-async fn is_unrestricted(client: &Client) -> bool {
+async fn is_unrestricted(client: &Client, errors: &mut Receiver<Arc<str>>) -> bool {
     #[derive(Deserialize)]
     struct Answer {
         data: Option<User>,
@@ -210,10 +210,24 @@ async fn is_unrestricted(client: &Client) -> bool {
         permissions: Option<Value>,
     }
     let request = NatsRequest::new().timeout(Some(TOLD_WITHIN));
-    let asked = timeout(TOLD_WITHIN, client.send_request("$SYS.REQ.USER.INFO", request)).await;
-    let Ok(Ok(answer)) = asked else { return false };
+    let answer = tokio::select! {
+        answer = client.send_request(USER_INFO, request) => answer,
+        () = refused(errors) => return false,
+    };
+    let Ok(answer) = answer else { return false };
     let user = serde_json::from_slice::<Answer>(&answer.payload).ok().and_then(|answer| answer.data);
     user.is_some_and(|user| user.permissions.is_none())
+}
+
+/// Waits until the server refuses the question what the user may do.
+async fn refused(errors: &mut Receiver<Arc<str>>) {
+    loop {
+        match errors.recv().await {
+            Ok(error) if error.contains(USER_INFO) => return,
+            Ok(_) | Err(RecvError::Lagged(_)) => {}
+            Err(RecvError::Closed) => return,
+        }
+    }
 }
 
 /// Takes errors until each message that was tried has one.
