@@ -26,7 +26,7 @@ const NO_STREAM: &str = "none-of-this-name";
 ///
 /// [`SetupError::Domain`] and [`SetupError::Elsewhere`].
 pub(super) async fn check(js: &Context, object: &Object, request: &Request) -> Result<(), SetupError> {
-    if request.api == Api::Named {
+    if request.api != Api::Nearest {
         return Ok(());
     }
     if let Some(domain) = domain(js).await {

@@ -69,6 +69,8 @@ pub enum Api {
     Nearest,
     /// One that was named, by its domain or the prefix of its API.
     Named,
+    /// One that had the streams before.
+    Known,
 }
 
 /// What is done about a paused consumer.
