@@ -212,7 +212,8 @@ fn tag(text: &str) -> Option<(Tag, &str)> {
         is_time || inside.is_empty() || inside == "/" || kind.starts_with(|c: char| c.is_ascii_alphabetic())
     } else {
         // What the end of the file cut: W3C's algorithm takes it for a tag, too.
-        after.is_empty() && is_known && (annotation.is_empty() || annotation.starts_with([' ', '.', '\t']))
+        let is_annotated = matches!(kind, "v" | "lang" | "font") && annotation.starts_with(' ');
+        after.is_empty() && is_known && (annotation.is_empty() || annotation.starts_with('.') || is_annotated)
     };
     if !is_tag {
         return None;

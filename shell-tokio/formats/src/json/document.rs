@@ -34,14 +34,21 @@ impl<'a> Document<'a> {
 
     /// Reads a part of this document.
     pub(crate) fn element<T: Deserialize<'a>>(&mut self, part: &'a RawValue) -> Result<T, Broken> {
-        serde_json::from_str(part.get()).map_err(|error| syntax(&error, self.line_of(part)))
+        serde_json::from_str(part.get()).map_err(|error| {
+            let line = self.line_of(part);
+            if part.get().starts_with(['{', '[']) {
+                syntax(&error, line)
+            } else {
+                Broken::expected(line, "an object", part.get())
+            }
+        })
     }
 
     /// The elements of a list.
     pub(crate) fn list(&mut self, part: &'a RawValue) -> Result<Vec<&'a RawValue>, Broken> {
         let line = self.line_of(part);
         if !part.get().starts_with('[') {
-            return Err(Broken::expected(line, "a list", part.get()));
+            return Err(Broken::expected(line, "a list", part.get()).with(Remedy::ExportAgain));
         }
         let elements: Vec<&RawValue> = self.element::<Elements<'a>>(part)?.0;
         if elements.len() > MAX_ELEMENTS { Err(too_many(line)) } else { Ok(elements) }
@@ -62,7 +69,7 @@ impl<'a> Document<'a> {
         for element in elements.iter().filter(|element| element.get() != "null") {
             let line = self.line_of(element);
             match self.element(element) {
-                Ok(read) => take(read, line, self, sink)?,
+                Ok(read) => take(read, line, self, sink).or_else(|broken| sink.broken(broken))?,
                 Err(broken) => sink.broken(broken)?,
             }
         }
@@ -112,7 +119,11 @@ pub(crate) fn syntax(error: &serde_json::Error, first: u64) -> Broken {
     let place = format!(" at line {} column {}", error.line(), error.column());
     let text = error.to_string();
     let what = text.strip_suffix(&place).unwrap_or(&text);
-    let what = format!("expected other JSON: {} (column {})", what.escape_debug(), error.column());
+    let what = if error.is_eof() {
+        format!("expected more of the JSON, found its end (column {})", error.column())
+    } else {
+        format!("this is not the JSON of a transcript: {} (column {})", what.escape_debug(), error.column())
+    };
     Broken::new(first + (error.line() as u64).saturating_sub(1), what)
 }
 
