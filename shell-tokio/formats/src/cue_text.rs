@@ -203,17 +203,12 @@ fn tag(text: &str) -> Option<(Tag, &str)> {
     let (closing, name) = inside.strip_prefix('/').map_or((false, inside), |name| (true, name));
     let name_end = name.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(name.len());
     let (kind, annotation) = name.split_at(name_end);
-    let is_known = matches!(
-        kind.to_ascii_lowercase().as_str(),
-        "b" | "i" | "u" | "s" | "c" | "v" | "ruby" | "rt" | "lang" | "font" | "em" | "strong" | "span"
-    );
     let is_time = crate::times::stamp(inside).is_some();
     let is_tag = if is_closed {
         is_time || inside.is_empty() || inside == "/" || kind.starts_with(|c: char| c.is_ascii_alphabetic())
     } else {
-        // What the end of the file cut: W3C's algorithm takes it for a tag, too.
-        let is_annotated = matches!(kind, "v" | "lang" | "font") && annotation.starts_with(' ');
-        after.is_empty() && is_known && (annotation.is_empty() || annotation.starts_with('.') || is_annotated)
+        // What the end of the file cut. W3C's algorithm takes it for a tag, too.
+        after.is_empty() && is_cut_tag(kind, annotation)
     };
     if !is_tag {
         return None;
@@ -224,6 +219,22 @@ fn tag(text: &str) -> Option<(Tag, &str)> {
         _ => Tag::Other,
     };
     Some((tag, after.strip_prefix('>').unwrap_or(after)))
+}
+
+/// Whether a tag of a known kind was cut: within its name, its classes, its time, or the annotation of those that have one.
+fn is_cut_tag(kind: &str, annotation: &str) -> bool {
+    const KINDS: [&str; 13] = ["b", "i", "u", "s", "c", "v", "ruby", "rt", "lang", "font", "em", "strong", "span"];
+    let is_known = KINDS.iter().any(|known| known.starts_with(&kind.to_ascii_lowercase()));
+    // `3 < 4` is speech; a time has two digits for the hours or the minutes.
+    let is_time = kind.starts_with('0') && (kind.len() + annotation.len() > 1);
+    let is_time =
+        is_time && [kind, annotation].iter().all(|part| part.bytes().all(|b| b.is_ascii_digit() || b":.".contains(&b)));
+    match annotation.chars().next() {
+        None => is_known || is_time,
+        Some('.') => is_known,
+        Some(' ') => matches!(kind, "v" | "lang" | "font"),
+        Some(_) => is_time,
+    }
 }
 
 /// The name in `<v.loud.first Ann Lee>`: classes follow a dot, the name a space.

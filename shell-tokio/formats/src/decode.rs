@@ -5,7 +5,7 @@ use std::mem;
 use chardetng::{EncodingDetector, Iso2022JpDetection, Utf8Detection};
 use encoding_rs::{DecoderResult, Encoding, UTF_8, UTF_16BE, UTF_16LE};
 
-use crate::{Broken, broken::quoted, reader::Faults, sink::Sink};
+use crate::{Broken, broken::quoted};
 
 /// How much of a file that is not UTF-8 is looked at before its encoding is guessed.
 const GUESS_BYTES: usize = 64 * 1024;
@@ -38,14 +38,11 @@ impl Decoder {
     }
 
     /// Decodes the next bytes and appends their text.
-    pub(crate) fn push(
-        &mut self,
-        bytes: &[u8],
-        is_last: bool,
-        faults: Faults,
-        text: &mut String,
-        sink: &mut Sink,
-    ) -> Result<(), Broken> {
+    ///
+    /// # Errors
+    ///
+    /// Bytes that are no text. They are passed over; what follows them is decoded by the next call.
+    pub(crate) fn push(&mut self, bytes: &[u8], is_last: bool, text: &mut String) -> Result<(), Broken> {
         self.pending.extend_from_slice(bytes);
         if matches!(self.state, State::Start) {
             if self.pending.len() < MARK_BYTES && !is_last {
@@ -55,20 +52,17 @@ impl Decoder {
         }
         let before = text.len();
         let mut pending = mem::take(&mut self.pending);
-        let read = match &mut self.state {
-            State::Start => Ok(0),
-            State::Utf8 { .. } => self.utf8(&pending, is_last, faults, text, sink, before),
-            State::Other(..) => self.other(&pending, is_last, faults, text, sink, before).map(|()| pending.len()),
-        }?;
+        let utf8 = self.utf8(&pending, is_last, text);
+        let decoded = utf8.and_then(|read| self.other(&pending, read, is_last, text));
+        let (read, done) = match decoded {
+            Ok(read) => (read, Ok(())),
+            Err(fault) => (fault.read, Err(fault.what)),
+        };
         self.lines.count(text.get(before..).unwrap_or_default());
         self.offset += read as u64;
         pending.drain(..read);
         self.pending = pending;
-        // What was found to be no UTF-8 on the way is decoded by what it was found to be.
-        if matches!(self.state, State::Other(..)) && !self.pending.is_empty() {
-            return self.push(&[], is_last, faults, text, sink);
-        }
-        Ok(())
+        done.map_err(|what| Broken::new(self.lines.ended + 1, what))
     }
 
     fn start(&mut self) {
@@ -89,101 +83,68 @@ impl Decoder {
         };
     }
 
-    /// How many bytes were decoded: all but a character that is not whole yet, or those whose encoding is not known yet.
-    fn utf8(
-        &mut self,
-        mut bytes: &[u8],
-        is_last: bool,
-        faults: Faults,
-        text: &mut String,
-        sink: &mut Sink,
-        before: usize,
-    ) -> Result<usize, Broken> {
+    /// How many bytes were decoded: all but a character that is not whole yet, and those whose encoding is not known yet.
+    fn utf8(&mut self, bytes: &[u8], is_last: bool, text: &mut String) -> Result<usize, Fault> {
         let State::Utf8 { is_sure } = &mut self.state else { return Ok(0) };
-        let mut read = 0;
-        loop {
-            let error = match std::str::from_utf8(bytes) {
-                Ok(valid) => {
-                    *is_sure |= !valid.is_ascii();
-                    text.push_str(valid);
-                    return Ok(read + bytes.len());
-                }
-                Err(error) => error,
-            };
-            let (valid, rest) = bytes.split_at(error.valid_up_to());
-            let valid = std::str::from_utf8(valid).unwrap_or_default();
-            *is_sure |= !valid.is_ascii();
-            text.push_str(valid);
-            read += valid.len();
-            let is_cut = error.error_len().is_none();
-            if is_cut && !is_last {
+        let (valid, error) = match std::str::from_utf8(bytes) {
+            Ok(valid) => (valid, None),
+            Err(error) => {
+                let valid = bytes.get(..error.valid_up_to()).unwrap_or_default();
+                (std::str::from_utf8(valid).unwrap_or_default(), Some(error))
+            }
+        };
+        text.push_str(valid);
+        *is_sure |= !valid.is_ascii();
+        let read = valid.len();
+        let rest = bytes.get(read..).unwrap_or_default();
+        let Some(error) = error else { return Ok(read) };
+        let Some(length) = error.error_len() else {
+            if !is_last {
                 return Ok(read);
             }
-            if !*is_sure && !is_cut {
-                if rest.len() < GUESS_BYTES && !is_last {
-                    return Ok(read);
-                }
-                if let Some(encoding) = guess(rest.get(..GUESS_BYTES).unwrap_or(rest)) {
-                    self.state = State::Other(Box::new(encoding.new_decoder_without_bom_handling()), encoding);
-                    return Ok(read);
-                }
-                *is_sure = true;
+            let what = "expected the rest of a character, found the end of the file".to_owned();
+            return Err(Fault { read: bytes.len(), what });
+        };
+        if !*is_sure {
+            if rest.len() < GUESS_BYTES && !is_last {
+                return Ok(read);
             }
-            let length = error.error_len().unwrap_or(rest.len());
-            let (invalid, after) = rest.split_at(length);
-            let line = self.lines.clone().counting(text.get(before..).unwrap_or_default());
-            let what = if is_cut {
-                "expected the rest of a character, found the end of the file".to_owned()
-            } else {
-                format!("expected UTF-8, found byte {:#04x} at offset {}", invalid[0], self.offset + read as u64)
-            };
-            broken(Broken::new(line, what), faults, text, sink)?;
-            read += length;
-            bytes = after;
+            if let Some(encoding) = guess(rest.get(..GUESS_BYTES).unwrap_or(rest)) {
+                self.state = State::Other(Box::new(encoding.new_decoder_without_bom_handling()), encoding);
+                return Ok(read);
+            }
+            *is_sure = true;
         }
+        let byte = rest.first().copied().unwrap_or_default();
+        let what = format!("expected UTF-8, found byte {byte:#04x} at offset {}", self.offset + read as u64);
+        Err(Fault { read: read + length, what })
     }
 
-    fn other(
-        &mut self,
-        bytes: &[u8],
-        is_last: bool,
-        faults: Faults,
-        text: &mut String,
-        sink: &mut Sink,
-        before: usize,
-    ) -> Result<(), Broken> {
-        let State::Other(decoder, encoding) = &mut self.state else { return Ok(()) };
-        let mut read = 0;
+    /// How many bytes were decoded, those before `read` included.
+    fn other(&mut self, bytes: &[u8], mut read: usize, is_last: bool, text: &mut String) -> Result<usize, Fault> {
+        let State::Other(decoder, encoding) = &mut self.state else { return Ok(read) };
         loop {
             let rest = bytes.get(read..).unwrap_or_default();
-            let room = decoder.max_utf8_buffer_length_without_replacement(rest.len()).unwrap_or(rest.len() * 3 + 16);
-            text.reserve(room);
+            text.reserve(rest.len() * 3 + 16);
             let (result, taken) = decoder.decode_to_string_without_replacement(rest, text, is_last);
             read += taken;
             match result {
-                DecoderResult::InputEmpty => return Ok(()),
+                DecoderResult::InputEmpty => return Ok(read),
                 DecoderResult::OutputFull => {}
                 DecoderResult::Malformed(length, after) => {
-                    let line = self.lines.clone().counting(text.get(before..).unwrap_or_default());
                     let at = (self.offset + read as u64).saturating_sub(u64::from(length) + u64::from(after));
                     let what = format!("expected {}, found broken bytes at offset {at}", encoding.name());
-                    broken(Broken::new(line, what), faults, text, sink)?;
+                    return Err(Fault { read, what });
                 }
             }
         }
     }
 }
 
-/// Bytes that are no text: refused, or replaced and counted.
-fn broken(broken: Broken, faults: Faults, text: &mut String, sink: &mut Sink) -> Result<(), Broken> {
-    match faults {
-        Faults::Refuse => Err(broken),
-        Faults::LeaveOut => {
-            sink.left_out(broken);
-            text.push(char::REPLACEMENT_CHARACTER);
-            Ok(())
-        }
-    }
+/// Bytes that are no text, and how many bytes were read with them.
+struct Fault {
+    read: usize,
+    what: String,
 }
 
 /// The encoding of bytes that are not UTF-8 from their first on; `None` where they rather are UTF-8 with something broken.
@@ -205,7 +166,7 @@ fn guess(bytes: &[u8]) -> Option<&'static Encoding> {
 }
 
 /// Counts lines that end in LF, CRLF or CR.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 struct Lines {
     ended: u64,
     after_cr: bool,
@@ -221,12 +182,6 @@ impl Lines {
         if let Some(last) = bytes.last() {
             self.after_cr = *last == b'\r';
         }
-    }
-
-    /// The line, counted from 1, on which the text after `text` stands.
-    fn counting(mut self, text: &str) -> u64 {
-        self.count(text);
-        self.ended + 1
     }
 }
 

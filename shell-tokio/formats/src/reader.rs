@@ -126,8 +126,19 @@ impl Reader {
         self.sink.next_record()
     }
 
+    /// Decodes a piece, and reads what was decoded: what stands before a broken byte is read before it.
     fn piece(&mut self, bytes: &[u8], is_last: bool) -> Result<(), Broken> {
-        self.decoder.push(bytes, is_last, self.options.faults, &mut self.text, &mut self.sink)?;
+        let mut decoded = self.decoder.push(bytes, is_last, &mut self.text);
+        while let Err(broken) = decoded {
+            self.read_text(false)?;
+            self.sink.broken(broken)?;
+            self.text.push(char::REPLACEMENT_CHARACTER);
+            decoded = self.decoder.push(&[], is_last, &mut self.text);
+        }
+        self.read_text(is_last)
+    }
+
+    fn read_text(&mut self, is_last: bool) -> Result<(), Broken> {
         if matches!(self.mode, Mode::Look) && (is_last || self.knows_enough()) {
             self.recognise(is_last)?;
         }

@@ -116,7 +116,7 @@ impl Open {
                 speaker: self.speaker.clone(),
                 text: text.trim().to_owned(),
                 start_ms: first.start_ms,
-                end_ms: last.end_ms,
+                end_ms: last.end_ms.filter(|end| first.start_ms.is_none_or(|start| *end >= start)),
                 line: first.line,
             });
         }
