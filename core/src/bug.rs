@@ -32,8 +32,8 @@ pub enum Bug {
     DrainBurnsAttempts,
     /// A summary that was announced is announced again.
     MarkIgnored,
-    /// Patience ends also while a server serves nobody.
-    ImpatientInOutages,
+    /// The retry timeout ends also while a server serves nobody.
+    GivesUpInOutages,
 }
 
 impl Bug {

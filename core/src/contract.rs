@@ -130,7 +130,7 @@ pub struct DeadLetter {
 }
 
 impl DeadLetter {
-    /// `Nats-Msg-Id`: one letter for each message of the stream.
+    /// `Nats-Msg-Id`: one dead letter for each message of the stream.
     #[must_use]
     pub fn message_id(&self) -> String {
         format!("dead-letter-{}", self.stream_sequence)

@@ -67,7 +67,7 @@ pub(crate) fn classify(kind: FailureKind) -> Remedy {
 
 /// When each server last did what it was asked.
 ///
-/// Patience is for failures of one job. While a server serves nobody, the failure is the server's: giving jobs back then
+/// The retry timeout is for failures of one job. While a server serves nobody, the failure is the server's: giving jobs back then
 /// would only use up their attempts.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Served {
@@ -96,7 +96,10 @@ impl Served {
             Report::Counted { .. } | Report::Loaded(_) | Report::Saved(_) | Report::Marked => {
                 served(&mut self.store, now, pause);
             }
-            Report::Published { .. } | Report::Buried { .. } | Report::Republished { .. } | Report::Acknowledged => {
+            Report::Published { .. }
+            | Report::DeadLettered { .. }
+            | Report::Republished { .. }
+            | Report::Acknowledged => {
                 served(&mut self.broker, now, pause);
             }
             Report::Failed(_) => {}

@@ -27,7 +27,7 @@ pub enum Input {
     /// JetStream says that a message was handed over as often as may be, and will not be again.
     Exhausted(Exhausted),
     /// The stored summary of a session is of fewer segments than are stored, or was replaced and nobody was told.
-    Outgrown(Outgrown),
+    Stale(StaleSummary),
     /// Time has passed; nothing else has happened.
     Woken,
     /// Take no more work and come to an end; see [`Settings::grace`](crate::Settings::grace).
@@ -70,7 +70,7 @@ pub struct Exhausted {
 /// A session whose stored summary is behind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Outgrown {
+pub struct StaleSummary {
     /// The session.
     #[serde(flatten)]
     pub session: Session,
@@ -105,7 +105,7 @@ pub enum Report {
     /// The summary carries its mark.
     Marked,
     /// The dead letter is in the stream, this one or an earlier one about the same message.
-    Buried {
+    DeadLettered {
         /// Its place there.
         stream_sequence: u64,
     },
@@ -166,15 +166,15 @@ impl Stored {
         (self.notified.is_some() && self.revision > announced).then_some(self.revision)
     }
 
-    /// Whether nothing is left to do for a session of which `segments` are stored: it is announced and not outgrown.
+    /// Whether nothing is left to do for a session of which `segments` are stored: it is announced and not stale.
     #[must_use]
     pub fn is_settled(&self, segments: u64) -> bool {
-        self.notified.is_some() && !self.is_outgrown_by(segments)
+        self.notified.is_some() && !self.is_stale_with(segments)
     }
 
     /// Whether `segments` stored segments make a new summary due.
     #[must_use]
-    pub fn is_outgrown_by(&self, segments: u64) -> bool {
+    pub fn is_stale_with(&self, segments: u64) -> bool {
         segments > self.segments
     }
 }
@@ -199,7 +199,7 @@ impl fmt::Display for Report {
             Self::Saved(stored) => write!(f, "stored with {} segments", stored.segments),
             Self::Published { stream_sequence } => write!(f, "published at {stream_sequence}"),
             Self::Marked => f.write_str("marked"),
-            Self::Buried { stream_sequence } => write!(f, "kept as a dead letter at {stream_sequence}"),
+            Self::DeadLettered { stream_sequence } => write!(f, "kept as a dead letter at {stream_sequence}"),
             Self::Republished { stream_sequence } => write!(f, "published again at {stream_sequence}"),
             Self::Acknowledged => f.write_str("acknowledged"),
             Self::Failed(failure) => write!(f, "failed, {failure}"),

@@ -26,7 +26,7 @@
 //!         }
 //!         Effect::Publish { .. } => Report::Published { stream_sequence: 2 },
 //!         Effect::Mark { .. } => Report::Marked,
-//!         Effect::Bury { .. } => Report::Buried { stream_sequence: 3 },
+//!         Effect::DeadLetter { .. } => Report::DeadLettered { stream_sequence: 3 },
 //!         Effect::Republish { .. } => Report::Republished { stream_sequence: 3 },
 //!         Effect::Acknowledge { .. } => Report::Acknowledged,
 //!     }
@@ -88,7 +88,7 @@ mod timers;
 pub use self::bug::Bug;
 pub use self::{
     failure::{Failure, FailureKind},
-    input::{Cursor, Delivery, Exhausted, Input, Notified, Outgrown, Page, Payload, Report, Stored},
+    input::{Cursor, Delivery, Exhausted, Input, Notified, Page, Payload, Report, StaleSummary, Stored},
     job::State,
     output::{Acknowledgement, Effect, Output, Timer, WakeUp},
     processor::{Counters, Processor},

@@ -111,10 +111,10 @@ pub enum Effect {
         notified: Notified,
     },
     /// Store the message as a dead letter, with its own bytes where the stream still holds it:
-    /// [`Report::Buried`](crate::Report::Buried), once the stream has confirmed it.
-    Bury {
+    /// [`Report::DeadLettered`](crate::Report::DeadLettered), once the stream has confirmed it.
+    DeadLetter {
         /// Everything but the message.
-        letter: Arc<DeadLetter>,
+        dead_letter: Arc<DeadLetter>,
     },
     /// Publish the end again, so that it counts its attempts anew: [`Report::Republished`](crate::Report::Republished).
     #[serde(rename_all = "camelCase")]
@@ -184,8 +184,8 @@ impl fmt::Display for Effect {
             Self::Mark { key, announcement: Announcement::Revised { revision }, .. } => {
                 write!(f, "mark revision {revision} of {key} as announced")
             }
-            Self::Bury { letter } => {
-                write!(f, "keep message {} as a dead letter: {}", letter.stream_sequence, letter.reason)
+            Self::DeadLetter { dead_letter } => {
+                write!(f, "keep message {} as a dead letter: {}", dead_letter.stream_sequence, dead_letter.reason)
             }
             Self::Republish { stream_sequence, .. } => write!(f, "publish message {stream_sequence} again"),
             Self::Acknowledge { acknowledgement: Acknowledgement::Ack, .. } => f.write_str("ack"),

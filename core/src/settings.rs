@@ -33,8 +33,8 @@ pub struct Settings {
     /// How long one step of a job is tried again, while its server serves others, before the job is given back. While the
     /// server serves nobody, there is no end to it.
     #[serde(with = "micros")]
-    pub patience: Duration,
-    /// How long JetStream keeps back a job that was given back because its patience was spent.
+    pub retry_timeout: Duration,
+    /// How long JetStream keeps back a job that was given back because its retry timeout was over.
     #[serde(with = "micros")]
     pub nak_delay: Duration,
     /// The pause before the first retry; doubled for each one after it.
@@ -68,7 +68,7 @@ impl Default for Settings {
             page_size: 1000,
             max_bytes_in_flight: 32 << 20,
             max_deliver: 5,
-            patience: Duration::from_secs(600),
+            retry_timeout: Duration::from_secs(600),
             nak_delay: Duration::from_secs(30),
             retry_base: Duration::from_millis(100),
             retry_cap: Duration::from_secs(5),
@@ -90,7 +90,7 @@ impl Settings {
 
     /// How long a server may serve nobody before that counts as an outage.
     pub(crate) fn longest_silence(&self) -> Duration {
-        (self.patience / 2).max(self.retry_cap)
+        (self.retry_timeout / 2).max(self.retry_cap)
     }
 
     /// Checks that the settings can work at all; tighter bounds are the shell's.

@@ -7,8 +7,8 @@ use std::{
 
 use proptest::prelude::*;
 use transcript_core::{
-    Acknowledgement, Cursor, Delivery, Effect, Exhausted, Failure, FailureKind, Input, Notified, Outgrown, Output,
-    Page, Payload, Processor, Report, Settings, Stored, Time, WallTime,
+    Acknowledgement, Cursor, Delivery, Effect, Exhausted, Failure, FailureKind, Input, Notified, Output, Page, Payload,
+    Processor, Report, Settings, StaleSummary, Stored, Time, WallTime,
     ids::{EffectId, JobId, Session},
     summary::Segment,
 };
@@ -35,7 +35,7 @@ enum Step {
     /// Reports one of the effects ever asked for: the newest for 0, the one before it for 1, and so on.
     Report {
         back: usize,
-        what: What,
+        what: ReportPick,
     },
     /// Lets the time pass to the next wake-up, so many times.
     Wake(u8),
@@ -43,7 +43,7 @@ enum Step {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum What {
+enum ReportPick {
     Success { variant: u8 },
     AnotherKind,
     Failure(FailureKind),
@@ -58,9 +58,9 @@ fn step() -> impl Strategy<Value = Step> {
         FailureKind::Rejected,
     ]);
     let what = prop_oneof![
-        8 => (0..4_u8).prop_map(|variant| What::Success { variant }),
-        1 => Just(What::AnotherKind),
-        3 => kind.prop_map(What::Failure),
+        8 => (0..4_u8).prop_map(|variant| ReportPick::Success { variant }),
+        1 => Just(ReportPick::AnotherKind),
+        3 => kind.prop_map(ReportPick::Failure),
     ];
     prop_oneof![
         4 => (0..3_u8, 0..4000_u16, prop::bool::weighted(0.1))
@@ -83,7 +83,7 @@ fn settings() -> Settings {
         ack_wait: Duration::from_secs(3),
         max_in_flight: 4,
         page_size: 2,
-        patience: Duration::from_secs(20),
+        retry_timeout: Duration::from_secs(20),
         answer_timeout: Duration::from_secs(4),
         grace: Duration::from_secs(15),
         max_deliver: 3,
@@ -95,14 +95,14 @@ fn settings() -> Settings {
 
 /// What the checker knows of a job from what was said about it.
 #[derive(Debug, Default)]
-struct Seen {
+struct JobHistory {
     session: String,
     /// The effect last asked for, when, and whether a report for it was handed in.
     last: Option<(EffectId, Time, bool)>,
     saved: bool,
     announced: bool,
     marked: bool,
-    buried: bool,
+    dead_lettered: bool,
     republished: bool,
     /// It has said its last word.
     over: bool,
@@ -111,7 +111,7 @@ struct Seen {
 }
 
 /// A world around a processor, with the promises checked after every step.
-struct World {
+struct CheckedProcessor {
     processor: Processor,
     now: Time,
     /// Every message, with its payload and how often it was handed over, from the first.
@@ -124,11 +124,11 @@ struct World {
     draining: bool,
     drained: bool,
     asked: Vec<(EffectId, Effect)>,
-    seen: BTreeMap<JobId, Seen>,
+    seen: BTreeMap<JobId, JobHistory>,
     trace: String,
 }
 
-impl World {
+impl CheckedProcessor {
     fn new() -> Self {
         Self {
             processor: Processor::new(settings()).expect("settings can work"),
@@ -165,7 +165,7 @@ impl World {
                 let session = Session::new("c", &session.to_string()).expect("ids are valid");
                 let received_at = WallTime::from_millis(1_000_000);
                 let before: BTreeSet<JobId> = self.seen.keys().copied().collect();
-                self.handle(Input::Outgrown(Outgrown { session, published_segments: 2, received_at }));
+                self.handle(Input::Stale(StaleSummary { session, published_segments: 2, received_at }));
                 // It is taken up only where no other job is in its way, and asks at once.
                 for (_, seen) in self.seen.iter_mut().filter(|(id, _)| !before.contains(id)) {
                     seen.without_delivery = true;
@@ -231,7 +231,7 @@ impl World {
             }
             Report::Published { .. } => seen.announced = true,
             Report::Marked => seen.marked = true,
-            Report::Buried { .. } => seen.buried = true,
+            Report::DeadLettered { .. } => seen.dead_lettered = true,
             Report::Republished { .. } => seen.republished = true,
             Report::Counted { .. } | Report::Loaded(_) | Report::Acknowledged | Report::Failed(_) => {}
         }
@@ -291,9 +291,9 @@ impl World {
             Effect::Save { summary } => summary.session.session_id.to_string(),
             Effect::Publish { notification, .. } => notification.session.session_id.to_string(),
             Effect::Mark { key, .. } => key.as_str().trim_start_matches("c:").to_owned(),
-            Effect::Bury { .. } | Effect::Republish { .. } | Effect::Acknowledge { .. } => String::new(),
+            Effect::DeadLetter { .. } | Effect::Republish { .. } | Effect::Acknowledge { .. } => String::new(),
         };
-        let others_run = |(job, other): (&JobId, &Seen)| {
+        let others_run = |(job, other): (&JobId, &JobHistory)| {
             let told = |(_, at, reported): (_, Time, bool)| reported || self.now >= at.after(timeout);
             let may_be_over = other.without_delivery && other.last.is_none_or(told);
             *job != id.job && other.session == session && !other.over && !may_be_over
@@ -318,13 +318,16 @@ impl World {
                     ),
                     Acknowledgement::Nak { .. } => drop(self.given_back.insert(reply.to_string())),
                     Acknowledgement::Term { .. } => {
-                        assert!(seen.buried || seen.session.is_empty(), "terminated without a dead letter: {seen:?}");
+                        assert!(
+                            seen.dead_lettered || seen.session.is_empty(),
+                            "terminated without a dead letter: {seen:?}"
+                        );
                     }
                 }
             }
             Effect::Publish { .. } => assert!(seen.saved, "announced before it was stored"),
             Effect::Mark { .. } => assert!(seen.announced, "marked before it was announced"),
-            Effect::Bury { .. } | Effect::Republish { .. } => seen.over = true,
+            Effect::DeadLetter { .. } | Effect::Republish { .. } => seen.over = true,
             Effect::Count { .. } | Effect::Load { .. } | Effect::Save { .. } => {}
         }
         seen.last = Some((id, self.now, false));
@@ -345,7 +348,7 @@ impl World {
                 self.seen.get(&id.job).and_then(|seen| seen.last).is_some_and(|(last, _, told)| last == *id && !told)
             }) {
                 let (id, effect) = self.asked.get(at).cloned().expect("it was found");
-                self.report(id, report(&effect, What::Success { variant: 0 }));
+                self.report(id, report(&effect, ReportPick::Success { variant: 0 }));
             }
             if self.processor.in_flight() == 0 {
                 return;
@@ -356,20 +359,20 @@ impl World {
     }
 }
 
-fn report(effect: &Effect, what: What) -> Report {
+fn report(effect: &Effect, what: ReportPick) -> Report {
     match what {
-        What::Failure(kind) => Report::Failed(Failure { kind, detail: String::new() }),
-        What::AnotherKind => match effect {
+        ReportPick::Failure(kind) => Report::Failed(Failure { kind, detail: String::new() }),
+        ReportPick::AnotherKind => match effect {
             Effect::Mark { .. } => Report::Acknowledged,
             Effect::Count { .. }
             | Effect::Load { .. }
             | Effect::Save { .. }
             | Effect::Publish { .. }
-            | Effect::Bury { .. }
+            | Effect::DeadLetter { .. }
             | Effect::Republish { .. }
             | Effect::Acknowledge { .. } => Report::Marked,
         },
-        What::Success { variant } => match effect {
+        ReportPick::Success { variant } => match effect {
             Effect::Count { .. } => Report::Counted { segments: u64::from(variant) },
             Effect::Load { .. } => Report::Loaded(Page {
                 segments: (0..variant).map(|n| segment(i64::from(n))).collect(),
@@ -384,7 +387,7 @@ fn report(effect: &Effect, what: What) -> Report {
             }),
             Effect::Publish { .. } => Report::Published { stream_sequence: u64::from(variant) },
             Effect::Mark { .. } => Report::Marked,
-            Effect::Bury { .. } => Report::Buried { stream_sequence: u64::from(variant) },
+            Effect::DeadLetter { .. } => Report::DeadLettered { stream_sequence: u64::from(variant) },
             Effect::Republish { .. } => Report::Republished { stream_sequence: u64::from(variant) },
             Effect::Acknowledge { .. } => Report::Acknowledged,
         },
@@ -402,7 +405,7 @@ proptest! {
     #[test]
     fn whatever_the_world_does(steps in prop::collection::vec(step(), 1..120)) {
         let run = || {
-            let mut world = World::new();
+            let mut world = CheckedProcessor::new();
             for step in &steps {
                 world.step(step);
             }

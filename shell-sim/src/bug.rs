@@ -51,8 +51,8 @@ pub enum Bug {
     DrainBurnsAttempts,
     /// A summary that was announced is announced again.
     MarkIgnored,
-    /// Patience ends also while a server serves nobody.
-    ImpatientInOutages,
+    /// The retry timeout ends also while a server serves nobody.
+    GivesUpInOutages,
 }
 
 impl Bug {
@@ -78,7 +78,7 @@ impl Bug {
         Self::ExhaustedIgnored,
         Self::DrainBurnsAttempts,
         Self::MarkIgnored,
-        Self::ImpatientInOutages,
+        Self::GivesUpInOutages,
     ];
 
     /// Whether bugs are compiled in.
@@ -102,7 +102,7 @@ impl Bug {
             Self::ExhaustedIgnored => Some(transcript_core::Bug::ExhaustedIgnored),
             Self::DrainBurnsAttempts => Some(transcript_core::Bug::DrainBurnsAttempts),
             Self::MarkIgnored => Some(transcript_core::Bug::MarkIgnored),
-            Self::ImpatientInOutages => Some(transcript_core::Bug::ImpatientInOutages),
+            Self::GivesUpInOutages => Some(transcript_core::Bug::GivesUpInOutages),
             Self::InsertInsteadOfUpsert
             | Self::NoMessageId
             | Self::WindowOfTwoMinutes
@@ -139,7 +139,7 @@ impl fmt::Display for Bug {
             Self::ExhaustedIgnored => "used-up deliveries ignored",
             Self::DrainBurnsAttempts => "a drain burns attempts",
             Self::MarkIgnored => "mark ignored",
-            Self::ImpatientInOutages => "impatient in outages",
+            Self::GivesUpInOutages => "gives up in outages",
         })
     }
 }

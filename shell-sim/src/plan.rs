@@ -52,7 +52,7 @@ pub struct Options {
     /// The segments of a page.
     pub page_size: u32,
     /// How long a step is tried again in place.
-    pub patience_ms: u64,
+    pub retry_timeout_ms: u64,
     /// How long a shell waits for an answer; the core waits four times as long.
     pub answer_timeout_ms: u64,
     /// The duplicate window that the stream is given, and for which one notification a call is promised.
@@ -73,7 +73,7 @@ pub struct Options {
     /// Whether each notification has a subject of its own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub announce_once: bool,
-    /// Whether summaries that their sessions have outgrown are replaced, and that is announced.
+    /// Whether summaries that their sessions have made stale are replaced, and that is announced.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub revise: bool,
     /// The bytes above which a core asks for no more pages; `None` for the product's default.
@@ -263,7 +263,7 @@ pub enum Kind {
     /// Marks.
     Mark,
     /// Dead letters.
-    Bury,
+    DeadLetter,
     /// Ends published again.
     Republish,
     /// Acknowledgements of all kinds.
@@ -281,7 +281,7 @@ impl Kind {
         Self::Save,
         Self::Publish,
         Self::Mark,
-        Self::Bury,
+        Self::DeadLetter,
         Self::Republish,
         Self::Acknowledge,
         Self::Heartbeat,
@@ -296,7 +296,7 @@ impl Kind {
             Effect::Save { .. } => Self::Save,
             Effect::Publish { .. } => Self::Publish,
             Effect::Mark { .. } => Self::Mark,
-            Effect::Bury { .. } => Self::Bury,
+            Effect::DeadLetter { .. } => Self::DeadLetter,
             Effect::Republish { .. } => Self::Republish,
             Effect::Acknowledge { .. } => Self::Acknowledge,
         }
@@ -486,7 +486,7 @@ impl Options {
             max_ack_pending: None,
             max_in_flight: 8,
             page_size: 2,
-            patience_ms: 600_000,
+            retry_timeout_ms: 600_000,
             answer_timeout_ms: 7_500,
             window_ms: 86_400_000,
             delay_us: 150,
@@ -511,7 +511,7 @@ impl Options {
             max_in_flight: self.max_in_flight,
             page_size: self.page_size,
             max_deliver: self.max_deliver,
-            patience: millis(self.patience_ms),
+            retry_timeout: millis(self.retry_timeout_ms),
             answer_timeout: millis(self.answer_timeout_ms * 4),
             announce_once: self.announce_once,
             revise: self.revise,

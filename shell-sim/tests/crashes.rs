@@ -149,7 +149,7 @@ impl Production {
             }),
             Effect::Publish { .. } => Report::Published { stream_sequence: 99 },
             Effect::Mark { notified: Notified { .. }, .. } => Report::Marked,
-            Effect::Bury { .. } => Report::Buried { stream_sequence: 98 },
+            Effect::DeadLetter { .. } => Report::DeadLettered { stream_sequence: 98 },
             Effect::Republish { .. } => Report::Republished { stream_sequence: 97 },
             Effect::Acknowledge { .. } => Report::Acknowledged,
         }

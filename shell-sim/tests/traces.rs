@@ -206,7 +206,7 @@ fn a_trace_that_differs_or_cannot_be_read_says_so() {
     let (code, text) = said(&transcript_sim(&["replay"], &file));
     assert!(code == Some(1) && text.contains("the trace: ") && text.contains("the core:  "), "{text}");
 
-    let newer = String::from_utf8(trace).expect("text").replacen("\"transcriptTrace\":1", "\"transcriptTrace\":9", 1);
+    let newer = String::from_utf8(trace).expect("text").replacen("\"transcriptTrace\":2", "\"transcriptTrace\":9", 1);
     fs::write(&file, newer).expect("a file");
     for command in ["replay", "crash-everywhere"] {
         let (code, text) = said(&transcript_sim(&[command], &file));

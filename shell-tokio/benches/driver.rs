@@ -16,8 +16,8 @@ use transcript_core::{
     summary::Segment,
 };
 use transcript_processor::{
-    clock::Clock,
-    driver::{Driver, Ended, Servers, Signal},
+    service::clock::Clock,
+    service::driver::{Driver, Ended, Servers, Signal},
 };
 
 #[global_allocator]
@@ -111,7 +111,7 @@ impl Servers for InstantServers {
             }),
             Effect::Publish { .. } => Report::Published { stream_sequence: 1 },
             Effect::Mark { .. } => Report::Marked,
-            Effect::Bury { .. } => Report::Buried { stream_sequence: 1 },
+            Effect::DeadLetter { .. } => Report::DeadLettered { stream_sequence: 1 },
             Effect::Republish { .. } => Report::Republished { stream_sequence: 1 },
             Effect::Acknowledge { .. } => {
                 self.left -= 1;

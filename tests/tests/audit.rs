@@ -19,14 +19,14 @@ use transcript_core::{
     },
     ids::Session,
 };
-use transcript_processor::audit::{self, Audit, Options, Progress, Remedy, SESSIONS_A_PASS};
+use transcript_processor::operate::audit::{self, Audit, Options, Progress, Remedy, SESSIONS_A_PASS};
 use transcript_tests::{
     by_hand::{self, Mark},
     calls::Call,
-    leash::Exit,
+    process_guard::Exit,
     processor::Processor,
     wait::wait_until,
-    world::World,
+    world::TestWorld,
 };
 
 type TestResult = Result<(), Box<dyn std::error::Error>>;
@@ -35,8 +35,8 @@ type Fallible<T> = Result<T, Box<dyn std::error::Error>>;
 const SOON: Duration = Duration::from_secs(90);
 const TELL: Options = Options { since: None, remedy: Remedy::Tell, sessions_a_pass: SESSIONS_A_PASS };
 
-async fn world() -> Fallible<World> {
-    let world = World::start().await?;
+async fn world() -> Fallible<TestWorld> {
+    let world = TestWorld::start().await?;
     world.processor("setup").run(SOON).await?;
     Ok(world)
 }
@@ -46,21 +46,21 @@ fn session(session_id: &str) -> Session {
 }
 
 /// Runs `audit` and gives how it ended, what it printed, and what it logged.
-async fn audit(world: &World, line: &str) -> Fallible<(Exit, String, String)> {
+async fn audit(world: &TestWorld, line: &str) -> Fallible<(Exit, String, String)> {
     let command = world.processor("audit").arguments(line.split_whitespace()).start().await?;
     Ok((command.wait(SOON).await?, command.output(), command.logs()))
 }
 
-async fn told(world: &World, line: &str) -> Fallible<(Exit, Value)> {
+async fn told(world: &TestWorld, line: &str) -> Fallible<(Exit, Value)> {
     let (exit, output, logs) = audit(world, &format!("{line} --json")).await?;
     Ok((exit, serde_json::from_str(&output).map_err(|error| format!("{error}: {output}{logs}"))?))
 }
 
-async fn by_library(world: &World, options: Options) -> Fallible<Audit> {
+async fn by_library(world: &TestWorld, options: Options) -> Fallible<Audit> {
     Ok(audit::audit(&world.jetstream, world.database(), options, &Progress::hidden()).await?)
 }
 
-async fn processor(world: &World) -> Fallible<Processor> {
+async fn processor(world: &TestWorld) -> Fallible<Processor> {
     let processor = world.processor("run").arguments(["--quiet-period", "50ms", "--ack-wait", "3s"]).start().await?;
     wait_until("the processor is ready", SOON, || async {
         if processor.logs().contains("ready") { Ok(()) } else { Err(processor.logs()) }
@@ -69,7 +69,7 @@ async fn processor(world: &World) -> Fallible<Processor> {
     Ok(processor)
 }
 
-async fn one_to_one(world: &World) -> Fallible<Value> {
+async fn one_to_one(world: &TestWorld) -> Fallible<Value> {
     Ok(wait_until("the audit is clean and nothing is under way", SOON, || async {
         match told(world, "").await {
             Ok((Exit::Code(0), told)) if told["underWay"] == 0 => Ok(told),
@@ -81,7 +81,7 @@ async fn one_to_one(world: &World) -> Fallible<Value> {
 
 /// The problems of an audit: how many there are, and the keys.
 fn problems(told: &Value) -> BTreeMap<&'static str, Vec<String>> {
-    let names = ["missing", "neverAnnounced", "announcedAgain", "outgrown", "deadLetters"].map(|problem| {
+    let names = ["missing", "neverAnnounced", "announcedAgain", "stale", "deadLetters"].map(|problem| {
         let named = told[problem]["named"].as_array().map(Vec::as_slice).unwrap_or_default();
         let keys: Vec<_> = named.iter().map(|name| name["key"].as_str().unwrap_or("none").to_owned()).collect();
         assert_eq!(told[problem]["total"], keys.len(), "{problem}: {told}");
@@ -91,18 +91,18 @@ fn problems(told: &Value) -> BTreeMap<&'static str, Vec<String>> {
 }
 
 /// Publishes the end of a call and, where told so, stores segments, as many as it announces.
-async fn ends(world: &World, session_id: &str, segments: u32) -> Fallible<u64> {
+async fn ends(world: &TestWorld, session_id: &str, segments: u32) -> Fallible<u64> {
     let call = Call::of("room", session_id, segments)?;
     world.insert_segments(&call.segments).await?;
     Ok(world.publish_session_end(&call.session, u64::from(segments)).await?)
 }
 
-async fn announce(world: &World, session_id: &str, how: Announcement, id: &str) -> Fallible<u64> {
+async fn announce(world: &TestWorld, session_id: &str, how: Announcement, id: &str) -> Fallible<u64> {
     by_hand::announce(world, &session(session_id), how, id).await
 }
 
 /// One session of every kind, each named after it.
-async fn one_of_each(world: &World) -> TestResult {
+async fn one_of_each(world: &TestWorld) -> TestResult {
     let processed = [
         "good",
         "marked",
@@ -110,7 +110,7 @@ async fn one_of_each(world: &World) -> TestResult {
         "missing",
         "unmarked",
         "again",
-        "outgrown",
+        "stale",
         "given-up",
         "settled",
         "redriven",
@@ -129,24 +129,24 @@ async fn one_of_each(world: &World) -> TestResult {
         ("told", 2, Mark::Missing),
         ("unmarked", 2, Mark::Missing),
         ("again", 2, Mark::There),
-        ("outgrown", 1, Mark::There),
+        ("stale", 1, Mark::There),
         ("settled", 2, Mark::There),
         ("orphan", 2, Mark::Missing),
         ("old", 2, Mark::There),
     ];
     let summaries = summaries.map(|(name, segments, mark)| by_hand::summary(&session(name), segments, mark));
     by_hand::store(world, summaries.to_vec()).await?;
-    for name in ["good", "told", "outgrown", "lost-after-telling", "lost-for-good"] {
+    for name in ["good", "told", "stale", "lost-after-telling", "lost-for-good"] {
         announce(world, name, Announcement::Processed, name).await?;
     }
     announce(world, "again", Announcement::Processed, "again").await?;
     announce(world, "again", Announcement::ProcessedOnce, "again once").await?;
     for name in ["given-up", "settled", "redriven"] {
-        by_hand::letter(world, ended[name], "no reason", ended_payload(name)).await?;
+        by_hand::dead_letter(world, ended[name], "no reason", ended_payload(name)).await?;
     }
-    by_hand::letter(world, 999, "no reason", b"nobody".to_vec()).await?;
+    by_hand::dead_letter(world, 999, "no reason", b"nobody".to_vec()).await?;
     // From here on the consumer has not acknowledged.
-    for name in ["in-hand", "in-hand-unmarked", "in-hand-outgrown", "in-hand-good"] {
+    for name in ["in-hand", "in-hand-unmarked", "in-hand-stale", "in-hand-good"] {
         ends(world, name, 2).await?;
     }
     by_hand::deliver(world, 4).await?;
@@ -155,7 +155,7 @@ async fn one_of_each(world: &World) -> TestResult {
         world,
         vec![
             by_hand::summary(&session("in-hand-unmarked"), 2, Mark::Missing),
-            by_hand::summary(&session("in-hand-outgrown"), 1, Mark::There),
+            by_hand::summary(&session("in-hand-stale"), 1, Mark::There),
             by_hand::summary(&session("in-hand-good"), 2, Mark::There),
         ],
     )
@@ -166,26 +166,26 @@ fn ended_payload(session_id: &str) -> Vec<u8> {
     json!({ "conversationId": "room", "sessionId": session_id, "publishedSegments": 2 }).to_string().into_bytes()
 }
 
-async fn ends_again(world: &World, session_id: &str) -> Fallible<u64> {
+async fn ends_again(world: &TestWorld, session_id: &str) -> Fallible<u64> {
     Ok(world.publish(SESSION_ENDED_SUBJECT, ended_payload(session_id)).await?)
 }
 
 fn expected_of_each() -> BTreeMap<&'static str, Vec<String>> {
     let keys = |names: &[&str]| names.iter().map(|name| format!("room:{name}")).collect::<Vec<_>>();
-    let mut letters = vec!["none".to_owned()];
-    letters.extend(keys(&["given-up"]));
+    let mut dead_letters = vec!["none".to_owned()];
+    dead_letters.extend(keys(&["given-up"]));
     BTreeMap::from([
         ("missing", keys(&["lost-after-telling", "lost-for-good", "missing", "redriven"])),
         ("neverAnnounced", keys(&["orphan", "unmarked"])),
         ("announcedAgain", keys(&["again"])),
-        ("outgrown", keys(&["outgrown"])),
-        ("deadLetters", letters),
+        ("stale", keys(&["stale"])),
+        ("deadLetters", dead_letters),
     ])
 }
 
 #[tokio::test]
 async fn an_empty_stream_is_one_to_one_and_no_stream_is_an_error() -> TestResult {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let (exit, _, logs) = audit(&world, "").await?;
     assert_eq!(exit, Exit::Code(1));
     assert!(
@@ -220,7 +220,7 @@ async fn each_kind_of_session_is_told_apart() -> TestResult {
     let counts = ["ended", "summarised", "announced", "underWay", "terminated", "unreadable", "passes"];
     assert_eq!(counts.map(|count| told[count].as_u64().unwrap_or(99)), [16, 11, 10, 4, 1, 1, 1], "{told}");
     assert_eq!(told["asking"], "nobody");
-    assert_eq!(told["outgrown"]["named"][0], json!({ "key": "room:outgrown", "end": 7, "counted": 1, "stored": 2 }));
+    assert_eq!(told["stale"]["named"][0], json!({ "key": "room:stale", "end": 7, "counted": 1, "stored": 2 }));
     assert_eq!(told["announcedAgain"]["named"][0], json!({ "key": "room:again", "end": 6, "notifications": 2 }));
     assert_eq!(told["missing"]["named"][2], json!({ "key": "room:missing", "end": 4 }));
     assert_eq!(told["missing"]["named"][3], json!({ "key": "room:redriven", "end": 12 }));
@@ -308,11 +308,11 @@ async fn what_is_repaired_is_processed_once_and_what_cannot_be_is_said() -> Test
     let mut expected = expected_of_each();
     expected.insert("missing", vec!["room:lost-for-good".to_owned()]);
     expected.remove("neverAnnounced");
-    expected.remove("outgrown");
+    expected.remove("stale");
     // Its first notification was not the processor's: it had another id.
     expected.insert("announcedAgain", vec!["room:again".to_owned(), "room:lost-after-telling".to_owned()]);
     assert_eq!(problems(&left), expected);
-    assert_eq!(world.summary(&session("outgrown").key()).await?.and_then(|s| s.get_i64("segments").ok()), Some(2));
+    assert_eq!(world.summary(&session("stale").key()).await?.and_then(|s| s.get_i64("segments").ok()), Some(2));
     Ok(())
 }
 
@@ -322,14 +322,14 @@ async fn repair_makes_it_one_to_one() -> TestResult {
     for number in 0..30 {
         ends(&world, &format!("missing-{number}"), 2).await?;
         ends(&world, &format!("unmarked-{number}"), 2).await?;
-        ends(&world, &format!("outgrown-{number}"), 2).await?;
+        ends(&world, &format!("stale-{number}"), 2).await?;
     }
     by_hand::acknowledge(&world, 90).await?;
     let summaries = (0..30).flat_map(|number| {
         [
             by_hand::summary(&session(&format!("unmarked-{number}")), 2, Mark::Missing),
             by_hand::summary(&session(&format!("orphan-{number}")), 0, Mark::Missing),
-            by_hand::summary(&session(&format!("outgrown-{number}")), 1, Mark::There),
+            by_hand::summary(&session(&format!("stale-{number}")), 1, Mark::There),
         ]
     });
     by_hand::store(&world, summaries.collect()).await?;
@@ -338,7 +338,7 @@ async fn repair_makes_it_one_to_one() -> TestResult {
     let _processor = processor(&world).await?;
     let told = one_to_one(&world).await?;
     assert_eq!(["ended", "summarised", "announced"].map(|count| told[count].as_u64()), [Some(120); 3]);
-    assert_eq!(world.notifications().await?.len(), 90, "the outgrown were announced already");
+    assert_eq!(world.notifications().await?.len(), 90, "the stale were announced already");
     Ok(())
 }
 
@@ -453,10 +453,10 @@ async fn what_is_no_message_of_the_contract_is_counted() -> TestResult {
     by_hand::acknowledge(&world, 3).await?;
     let audit = by_library(&world, TELL).await?;
     assert_eq!((audit.one_to_one, audit.terminated, audit.unreadable, audit.ended), (true, 3, 2, 0));
-    let letter = world.publish(DEAD_LETTER_SUBJECT, b"hello".to_vec()).await?;
+    let dead_letter = world.publish(DEAD_LETTER_SUBJECT, b"hello".to_vec()).await?;
     assert_eq!(by_library(&world, TELL).await?.dead_letters.total, 1);
     let mut headers = HeaderMap::new();
-    headers.insert(REDRIVE_OF_HEADER, letter.to_string());
+    headers.insert(REDRIVE_OF_HEADER, dead_letter.to_string());
     by_hand::publish(&world, SESSION_ENDED_SUBJECT, headers, b"hello".to_vec()).await?;
     assert!(by_library(&world, TELL).await?.one_to_one, "it was redriven");
     Ok(())
@@ -496,7 +496,7 @@ async fn twenty_thousand_sessions_are_audited() -> TestResult {
 async fn a_million_sessions_are_audited_in_bounded_memory() -> TestResult {
     const SESSIONS: usize = 1_000_000;
     const WITHIN: Duration = Duration::from_secs(600);
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     world.create_streams().await?;
     for from in (0..SESSIONS).step_by(20_000) {
         publish_and_summarise(&world, from..from + 20_000).await?;
@@ -542,14 +542,14 @@ fn numbered(number: usize) -> Session {
     Session::new(&id("c0ffee00"), &id("5e551011")).expect("the ids are valid")
 }
 
-async fn remove_summary(world: &World, key: &str) -> TestResult {
+async fn remove_summary(world: &TestWorld, key: &str) -> TestResult {
     let summaries = world.database().collection::<Document>(SUMMARIES_COLLECTION);
     assert_eq!(summaries.delete_one(doc! { "_id": key }).await?.deleted_count, 1);
     Ok(())
 }
 
 /// Calls that ended, are summarised, and are announced.
-async fn publish_and_summarise(world: &World, numbers: Range<usize>) -> TestResult {
+async fn publish_and_summarise(world: &TestWorld, numbers: Range<usize>) -> TestResult {
     let sessions: Vec<Session> = numbers.map(numbered).collect();
     let (jetstream, all) = (&world.jetstream, &sessions);
     let messages = all.iter().flat_map(|session| {

@@ -1,4 +1,4 @@
-//! `dead-letters` on real servers: what it tells of letters, and what it does about them.
+//! `dead-letters` on real servers: what it tells of dead letters, and what it does about them.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use transcript_core::{
 use transcript_tests::{
     by_hand::{self, Mark},
     calls::Call,
-    leash::Exit,
+    process_guard::Exit,
     processor::Processor,
     wait::wait_until,
-    world::World,
+    world::TestWorld,
 };
 
 type TestResult = Result<(), Box<dyn std::error::Error>>;
@@ -22,24 +22,24 @@ type TestResult = Result<(), Box<dyn std::error::Error>>;
 const SOON: Duration = Duration::from_secs(60);
 const MALFORMED: &[u8] = b"{\"conversationId\":\"c\"}\xff";
 
-async fn world() -> Result<World, Box<dyn std::error::Error>> {
-    let world = World::start().await?;
+async fn world() -> Result<TestWorld, Box<dyn std::error::Error>> {
+    let world = TestWorld::start().await?;
     world.processor("setup").run(SOON).await?;
     Ok(world)
 }
 
 /// Runs `dead-letters` and gives how it ended, what it printed, and what it logged.
-async fn dead_letters(world: &World, line: &str) -> Result<(Exit, String, String), Box<dyn std::error::Error>> {
+async fn dead_letters(world: &TestWorld, line: &str) -> Result<(Exit, String, String), Box<dyn std::error::Error>> {
     let command = world.processor("dead-letters").arguments(line.split_whitespace()).start().await?;
     Ok((command.wait(SOON).await?, command.output(), command.logs()))
 }
 
-async fn told(world: &World, line: &str) -> Result<(Exit, Value), Box<dyn std::error::Error>> {
+async fn told(world: &TestWorld, line: &str) -> Result<(Exit, Value), Box<dyn std::error::Error>> {
     let (exit, output, logs) = dead_letters(world, &format!("{line} --json")).await?;
     Ok((exit, serde_json::from_str(&output).map_err(|error| format!("{error}: {output}{logs}"))?))
 }
 
-async fn processor(world: &World) -> Result<Processor, Box<dyn std::error::Error>> {
+async fn processor(world: &TestWorld) -> Result<Processor, Box<dyn std::error::Error>> {
     let processor = world.processor("run").arguments(["--quiet-period", "50ms", "--ack-wait", "3s"]).start().await?;
     wait_until("the processor is ready", SOON, || async {
         if processor.logs().contains("ready") { Ok(()) } else { Err(processor.logs()) }
@@ -48,12 +48,14 @@ async fn processor(world: &World) -> Result<Processor, Box<dyn std::error::Error
     Ok(processor)
 }
 
-/// The places and states of all letters.
-async fn states(world: &World) -> Result<Vec<(u64, String)>, Box<dyn std::error::Error>> {
-    let (_, letters) = told(world, "list").await?;
-    let letters = letters.as_array().ok_or("no array")?.iter();
-    Ok(letters
-        .map(|letter| (letter["sequence"].as_u64().unwrap_or(0), letter["state"].as_str().unwrap_or("none").to_owned()))
+/// The places and states of all dead letters.
+async fn states(world: &TestWorld) -> Result<Vec<(u64, String)>, Box<dyn std::error::Error>> {
+    let (_, dead_letters) = told(world, "list").await?;
+    let dead_letters = dead_letters.as_array().ok_or("no array")?.iter();
+    Ok(dead_letters
+        .map(|dead_letter| {
+            (dead_letter["sequence"].as_u64().unwrap_or(0), dead_letter["state"].as_str().unwrap_or("none").to_owned())
+        })
         .collect())
 }
 
@@ -64,17 +66,18 @@ fn ended(session: &Session) -> Vec<u8> {
         .into_bytes()
 }
 
-/// A call of one segment whose end was given up; the place of its letter.
-async fn given_up(world: &World, session_id: &str) -> Result<(Session, u64), Box<dyn std::error::Error>> {
+/// A call of one segment whose end was given up; the place of its dead letter.
+async fn given_up(world: &TestWorld, session_id: &str) -> Result<(Session, u64), Box<dyn std::error::Error>> {
     let call = Call::of("room", session_id, 1)?;
     world.insert_segments(&call.segments).await?;
     let end = world.publish(SESSION_ENDED_SUBJECT, ended(&call.session)).await?;
     by_hand::acknowledge(world, 1).await?;
-    let letter = by_hand::letter(world, end, "handed over 5 times without an end", ended(&call.session)).await?;
-    Ok((call.session, letter))
+    let dead_letter =
+        by_hand::dead_letter(world, end, "handed over 5 times without an end", ended(&call.session)).await?;
+    Ok((call.session, dead_letter))
 }
 
-async fn end_count(world: &World) -> Result<usize, Box<dyn std::error::Error>> {
+async fn end_count(world: &TestWorld) -> Result<usize, Box<dyn std::error::Error>> {
     use futures::TryStreamExt;
     let stream = world.jetstream.get_stream(TRANSCRIPTION_STREAM).await?;
     let counts: Vec<(String, usize)> = stream.info_with_subjects(SESSION_ENDED_SUBJECT).await?.try_collect().await?;
@@ -82,21 +85,21 @@ async fn end_count(world: &World) -> Result<usize, Box<dyn std::error::Error>> {
 }
 
 #[tokio::test]
-async fn letters_are_listed_and_shown_with_what_became_of_them() -> TestResult {
+async fn dead_letters_are_listed_and_shown_with_what_became_of_them() -> TestResult {
     let world = world().await?;
     assert_eq!(dead_letters(&world, "list").await?.1, "no dead letters\n");
     assert_eq!(told(&world, "list").await?, (Exit::Code(0), json!([])));
     assert_eq!(dead_letters(&world, "redrive --all").await?.1, "no open dead letters\n");
 
     let (_, open) = given_up(&world, "open").await?;
-    let (settled, settled_letter) = given_up(&world, "settled").await?;
-    let (unmarked, unmarked_letter) = given_up(&world, "unmarked").await?;
+    let (settled, settled_dead_letter) = given_up(&world, "settled").await?;
+    let (unmarked, unmarked_dead_letter) = given_up(&world, "unmarked").await?;
     by_hand::store(
         &world,
         vec![by_hand::summary(&settled, 1, Mark::There), by_hand::summary(&unmarked, 1, Mark::Missing)],
     )
     .await?;
-    let malformed = by_hand::letter(&world, 999, "a\u{1b}[31mb", MALFORMED.to_vec()).await?;
+    let malformed = by_hand::dead_letter(&world, 999, "a\u{1b}[31mb", MALFORMED.to_vec()).await?;
 
     let (exit, list, _) = dead_letters(&world, "list").await?;
     assert_eq!(exit, Exit::Code(0));
@@ -125,7 +128,7 @@ async fn letters_are_listed_and_shown_with_what_became_of_them() -> TestResult {
     );
     assert_eq!(
         states(&world).await?,
-        [(open, "open"), (settled_letter, "settled"), (unmarked_letter, "open"), (malformed, "open")]
+        [(open, "open"), (settled_dead_letter, "settled"), (unmarked_dead_letter, "open"), (malformed, "open")]
             .map(|(place, state)| (place, state.to_owned()))
     );
 
@@ -144,7 +147,7 @@ async fn letters_are_listed_and_shown_with_what_became_of_them() -> TestResult {
 #[tokio::test]
 async fn what_is_no_dead_letter_is_named() -> TestResult {
     let world = world().await?;
-    let (_, letter) = given_up(&world, "s").await?;
+    let (_, dead_letter) = given_up(&world, "s").await?;
     let (exit, _, logs) = dead_letters(&world, "show 1").await?;
     assert_eq!(exit, Exit::Code(1));
     assert!(logs.contains("error: message 1 is no dead letter but a transcription.session-ended"), "{logs}");
@@ -158,19 +161,19 @@ async fn what_is_no_dead_letter_is_named() -> TestResult {
         assert_eq!(
             told,
             json!([
-                { "sequence": 1, "outcome": "noLetter", "subject": "transcription.session-ended" },
+                { "sequence": 1, "outcome": "notADeadLetter", "subject": "transcription.session-ended" },
                 { "sequence": 99, "outcome": "absent" },
             ])
         );
     }
-    let (exit, output, _) = dead_letters(&world, &format!("discard 1 {letter}")).await?;
+    let (exit, output, _) = dead_letters(&world, &format!("discard 1 {dead_letter}")).await?;
     assert_eq!(exit, Exit::Code(1), "one of them failed");
     assert_eq!(
         output,
-        format!("1 is no dead letter but a transcription.session-ended: left as it is\n{letter} discarded\n")
+        format!("1 is no dead letter but a transcription.session-ended: left as it is\n{dead_letter} discarded\n")
     );
     assert_eq!(states(&world).await?, []);
-    let (exit, _) = told(&world, &format!("discard {letter}")).await?;
+    let (exit, _) = told(&world, &format!("discard {dead_letter}")).await?;
     assert_eq!(exit, Exit::Code(1), "it is gone");
     assert_eq!(end_count(&world).await?, 1, "ends stay");
     let audit = world.processor("audit").argument("--json").start().await?;
@@ -178,13 +181,13 @@ async fn what_is_no_dead_letter_is_named() -> TestResult {
     let found: Value = serde_json::from_str(&audit.output())?;
     assert_eq!((&found["ended"], &found["discarded"], &found["oneToOne"]), (&json!(1), &json!(1), &json!(true)));
     let stream = world.jetstream.get_stream(TRANSCRIPTION_STREAM).await?;
-    assert!(stream.get_raw_message(letter).await.is_err());
+    assert!(stream.get_raw_message(dead_letter).await.is_err());
     Ok(())
 }
 
 #[tokio::test]
 async fn without_a_stream_setup_is_called_for() -> TestResult {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     for line in ["list", "show 1", "redrive 1", "discard 1"] {
         let (exit, _, logs) = dead_letters(&world, line).await?;
         assert_eq!(exit, Exit::Code(1));
@@ -197,23 +200,23 @@ async fn without_a_stream_setup_is_called_for() -> TestResult {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redriven_letter_is_settled_once_it_is_processed() -> TestResult {
+async fn a_redriven_dead_letter_is_settled_once_it_is_processed() -> TestResult {
     let world = world().await?;
-    let (session, letter) = given_up(&world, "s").await?;
+    let (session, dead_letter) = given_up(&world, "s").await?;
     let (_, second) = given_up(&world, "second").await?;
-    let (exit, output, _) = dead_letters(&world, &format!("redrive {letter}")).await?;
-    assert_eq!((exit, output), (Exit::Code(0), format!("{letter} redriven as message {}\n", second + 1)));
+    let (exit, output, _) = dead_letters(&world, &format!("redrive {dead_letter}")).await?;
+    assert_eq!((exit, output), (Exit::Code(0), format!("{dead_letter} redriven as message {}\n", second + 1)));
     let stream = world.jetstream.get_stream(TRANSCRIPTION_STREAM).await?;
     let end = stream.get_raw_message(second + 1).await?;
     let header = |name: &str| end.headers.get(name).map(|value| value.as_str().to_owned());
     assert_eq!(end.subject.as_str(), SESSION_ENDED_SUBJECT);
-    assert_eq!(header(REDRIVE_OF_HEADER), Some(letter.to_string()));
-    assert_eq!(header(NATS_MESSAGE_ID.as_ref()), Some(format!("redrive-{letter}")));
+    assert_eq!(header(REDRIVE_OF_HEADER), Some(dead_letter.to_string()));
+    assert_eq!(header(NATS_MESSAGE_ID.as_ref()), Some(format!("redrive-{dead_letter}")));
     assert_eq!(end.payload, ended(&session));
-    assert_eq!(states(&world).await?, [(letter, "redriven".to_owned()), (second, "open".to_owned())]);
+    assert_eq!(states(&world).await?, [(dead_letter, "redriven".to_owned()), (second, "open".to_owned())]);
 
-    let (exit, output, _) = dead_letters(&world, &format!("redrive {letter}")).await?;
-    assert_eq!((exit, output), (Exit::Code(0), format!("{letter} redriven before, as message {}\n", second + 1)));
+    let (exit, output, _) = dead_letters(&world, &format!("redrive {dead_letter}")).await?;
+    assert_eq!((exit, output), (Exit::Code(0), format!("{dead_letter} redriven before, as message {}\n", second + 1)));
     let (_, all) = told(&world, "redrive --all").await?;
     assert_eq!(all, json!([{ "sequence": second, "outcome": "redriven", "redrivenAs": second + 2 }]));
     assert_eq!(end_count(&world).await?, 4, "two calls, each redriven once");
@@ -226,35 +229,35 @@ async fn a_redriven_letter_is_settled_once_it_is_processed() -> TestResult {
     })
     .await?;
     assert_eq!(world.notifications().await?.len(), 2);
-    let (exit, told) = told(&world, &format!("redrive {letter} {second}")).await?;
+    let (exit, told) = told(&world, &format!("redrive {dead_letter} {second}")).await?;
     assert_eq!(exit, Exit::Code(0));
     let settled = |sequence| json!({ "sequence": sequence, "outcome": "settled" });
-    assert_eq!(told, json!([settled(letter), settled(second)]));
+    assert_eq!(told, json!([settled(dead_letter), settled(second)]));
     assert_eq!(end_count(&world).await?, 4);
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_still_cannot_be_processed_comes_back_once_as_another_letter() -> TestResult {
+async fn what_still_cannot_be_processed_comes_back_once_as_another_dead_letter() -> TestResult {
     let world = world().await?;
     let end = world.publish(SESSION_ENDED_SUBJECT, MALFORMED.to_vec()).await?;
     by_hand::acknowledge(&world, 1).await?;
-    let letter = by_hand::letter(&world, end, "an old reason", MALFORMED.to_vec()).await?;
+    let dead_letter = by_hand::dead_letter(&world, end, "an old reason", MALFORMED.to_vec()).await?;
     let _processor = processor(&world).await?;
-    dead_letters(&world, &format!("redrive {letter}")).await?;
+    dead_letters(&world, &format!("redrive {dead_letter}")).await?;
     let back = wait_until("it comes back", SOON, || async {
         match states(&world).await.map_err(|error| error.to_string())?.as_slice() {
-            [(first, state), (back, new)] if *first == letter && state == "redriven" && new == "open" => Ok(*back),
+            [(first, state), (back, new)] if *first == dead_letter && state == "redriven" && new == "open" => Ok(*back),
             other => Err(format!("{other:?}")),
         }
     })
     .await?;
-    let (_, letters) = told(&world, "list").await?;
-    assert_eq!(letters[0]["cameBackAs"], back);
-    assert_eq!(letters[1]["reason"], "not JSON: line 1, column 23");
-    let (exit, output, _) = dead_letters(&world, &format!("redrive {letter}")).await?;
+    let (_, listed) = told(&world, "list").await?;
+    assert_eq!(listed[0]["cameBackAs"], back);
+    assert_eq!(listed[1]["reason"], "not JSON: line 1, column 23");
+    let (exit, output, _) = dead_letters(&world, &format!("redrive {dead_letter}")).await?;
     assert_eq!(exit, Exit::Code(1));
-    assert_eq!(output, format!("{letter} was redriven and came back as dead letter {back}: redrive that one\n"));
+    assert_eq!(output, format!("{dead_letter} was redriven and came back as dead letter {back}: redrive that one\n"));
     assert!(dead_letters(&world, "list").await?.1.contains(&format!("  now {back}  ")));
     let all = wait_until("the consumer has nothing more to do", SOON, || async {
         let consumer = world.consumer().await.map_err(|error| error.to_string())?;
@@ -266,11 +269,11 @@ async fn what_still_cannot_be_processed_comes_back_once_as_another_letter() -> T
 }
 
 #[tokio::test]
-async fn a_letter_is_redriven_once_also_beyond_the_duplicate_window() -> TestResult {
-    let world = World::start().await?;
+async fn a_dead_letter_is_redriven_once_also_beyond_the_duplicate_window() -> TestResult {
+    let world = TestWorld::start().await?;
     world.processor("setup").arguments(["--duplicate-window", "100ms"]).run(SOON).await?;
-    let (_, letter) = given_up(&world, "s").await?;
-    let (_, first) = told(&world, &format!("redrive {letter}")).await?;
+    let (_, dead_letter) = given_up(&world, "s").await?;
+    let (_, first) = told(&world, &format!("redrive {dead_letter}")).await?;
     let redriven_as = first[0]["redrivenAs"].clone();
     // What was published after the redrive is forgotten after it.
     let mut headers = HeaderMap::new();
@@ -282,10 +285,10 @@ async fn a_letter_is_redriven_once_also_beyond_the_duplicate_window() -> TestRes
             .map_err(str::to_owned)
     })
     .await?;
-    for line in [format!("redrive {letter}"), "redrive --all".to_owned()] {
+    for line in [format!("redrive {dead_letter}"), "redrive --all".to_owned()] {
         let (exit, again) = told(&world, &line).await?;
         assert_eq!(exit, Exit::Code(0));
-        let before = json!([{ "sequence": letter, "outcome": "redrivenBefore", "redrivenAs": redriven_as }]);
+        let before = json!([{ "sequence": dead_letter, "outcome": "redrivenBefore", "redrivenAs": redriven_as }]);
         assert_eq!(again, if line.ends_with("--all") { json!([]) } else { before });
     }
     assert_eq!(end_count(&world).await?, 2);
@@ -293,10 +296,10 @@ async fn a_letter_is_redriven_once_also_beyond_the_duplicate_window() -> TestRes
 }
 
 #[tokio::test]
-async fn letters_of_somebody_else_are_read_as_far_as_they_go() -> TestResult {
+async fn dead_letters_of_somebody_else_are_read_as_far_as_they_go() -> TestResult {
     let world = world().await?;
-    let letter = world.publish(DEAD_LETTER_SUBJECT, ended(&Session::new("c", "s")?)).await?;
-    assert_eq!(states(&world).await?, [(letter, "open".to_owned())]);
+    let dead_letter = world.publish(DEAD_LETTER_SUBJECT, ended(&Session::new("c", "s")?)).await?;
+    assert_eq!(states(&world).await?, [(dead_letter, "open".to_owned())]);
     let (_, list, _) = dead_letters(&world, "list").await?;
     assert!(
         list.lines().nth(1).is_some_and(|line| line.contains("  -      open   c             s        -       -")),

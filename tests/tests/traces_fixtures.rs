@@ -38,7 +38,7 @@ const FAULTS: [(Bug, Scenario); 11] = [
     (Bug::ExhaustedIgnored, Scenario::DeliveriesUsedUp),
     (Bug::HeartbeatsAfterFailure, Scenario::MongodbAway),
     (Bug::BareNak, Scenario::NatsAway),
-    (Bug::ImpatientInOutages, Scenario::MongodbAway),
+    (Bug::GivesUpInOutages, Scenario::MongodbAway),
     (Bug::DrainBurnsAttempts, Scenario::RolloutOfFewAttempts),
     (Bug::UnescapedKey, Scenario::PoisonedPayload),
     (Bug::NoDeadLetter, Scenario::RefusedSummary),
@@ -110,7 +110,7 @@ fn every_call_can_be_cut_out_of_its_trace_and_replays() -> Outcome {
             };
             let (lines, mut of_call) = (Reader::new(BufReader::new(File::open(scenario.file())?)), vec![]);
             let cut = cut(lines, &wanted, &mut of_call)?;
-            assert!(cut.jobs > 0 && cut.astray == 0, "{scenario}: {session:?}: {cut:?}");
+            assert!(cut.jobs > 0 && cut.mismatches == 0, "{scenario}: {session:?}: {cut:?}");
             let replayed = replay(Reader::new(&*of_call), new_core);
             let replayed = replayed.map_err(|problem| format!("{scenario}: {session:?}: {problem}"))?;
             assert_eq!(replayed.jobs, cut.jobs, "{scenario}: {session:?}");

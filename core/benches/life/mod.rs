@@ -88,7 +88,7 @@ fn report(effect: &Effect, segments: &[Segment], pages: &mut Vec<Page>) -> Repor
         }
         Effect::Publish { .. } => Report::Published { stream_sequence: 1 },
         Effect::Mark { .. } => Report::Marked,
-        Effect::Bury { .. } => Report::Buried { stream_sequence: 1 },
+        Effect::DeadLetter { .. } => Report::DeadLettered { stream_sequence: 1 },
         Effect::Republish { .. } => Report::Republished { stream_sequence: 1 },
         Effect::Acknowledge { .. } => Report::Acknowledged,
     }

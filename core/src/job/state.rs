@@ -27,7 +27,7 @@ pub enum State {
     /// Has asked for the summary to be marked.
     Marking,
     /// Has asked for its message to be kept as a dead letter.
-    Burying,
+    DeadLettering,
     /// Has asked for its message to be published again.
     Republishing,
     /// Has asked for its acknowledgement.
@@ -38,7 +38,7 @@ pub enum State {
 #[derive(Debug)]
 pub(crate) enum Event {
     /// No earlier job has the same key.
-    Turn,
+    FirstOfKey,
     QuietOver,
     Reported(Report),
     /// Its message came again.
@@ -47,7 +47,7 @@ pub(crate) enum Event {
         attempt: u64,
     },
     /// The pause after a failure is over.
-    Again,
+    PauseOver,
     Drain,
     /// The time that a draining processor gives its last jobs is over.
     GraceOver,
@@ -70,19 +70,19 @@ impl Event {
     /// The event's name in the table.
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            Self::Turn => "turn",
+            Self::FirstOfKey => "first of its key",
             Self::QuietOver => "quiet over",
             Self::Reported(Report::Counted { .. }) => "counted",
             Self::Reported(Report::Loaded(_)) => "loaded",
             Self::Reported(Report::Saved(_)) => "saved",
             Self::Reported(Report::Published { .. }) => "published",
             Self::Reported(Report::Marked) => "marked",
-            Self::Reported(Report::Buried { .. }) => "buried",
+            Self::Reported(Report::DeadLettered { .. }) => "dead-lettered",
             Self::Reported(Report::Republished { .. }) => "republished",
             Self::Reported(Report::Acknowledged) => "acknowledged",
             Self::Reported(Report::Failed(_)) => "failed",
             Self::Redelivered { .. } => "redelivered",
-            Self::Again => "again",
+            Self::PauseOver => "pause over",
             Self::Drain => "drain",
             Self::GraceOver => "grace over",
         }
@@ -100,7 +100,7 @@ impl fmt::Display for State {
             Self::Saving => "saving",
             Self::Publishing => "publishing",
             Self::Marking => "marking",
-            Self::Burying => "burying",
+            Self::DeadLettering => "dead-lettering",
             Self::Republishing => "republishing",
             Self::Acknowledging => "acknowledging",
         })

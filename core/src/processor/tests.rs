@@ -74,7 +74,7 @@ impl Bench {
     fn outgrow(&mut self, session: &str) -> &mut Self {
         let session = Session::new("c", session).expect("ids are valid");
         let received_at = WallTime::from_millis(STORED_AT);
-        self.handle(Input::Outgrown(Outgrown { session, published_segments: 2, received_at }))
+        self.handle(Input::Stale(StaleSummary { session, published_segments: 2, received_at }))
     }
 
     /// Another job, which shows that both servers serve: it is counted, and its acknowledgement confirmed.
@@ -177,7 +177,7 @@ const SAVE: &str = "save c:s with 2 segments";
 const PUBLISH: &str = "publish c:s";
 const MARK: &str = "mark c:s as announced";
 const TERM: &str = "term: rejected: as the test wants";
-const BURY: &str = "keep message 7 as a dead letter: rejected: as the test wants";
+const DEAD_LETTER: &str = "keep message 7 as a dead letter: rejected: as the test wants";
 const STORED: Stored = Stored { segments: 2, complete: true, notified: None, revision: 1, revised: None };
 const NOTIFIED: Option<Notified> = Some(Notified { stream_sequence: 4, at: WallTime::from_millis(1) });
 
@@ -198,10 +198,10 @@ fn ended(session: &str, published: u64) -> String {
 }
 
 fn dead_letter(bench: &Bench) -> Arc<DeadLetter> {
-    let Effect::Bury { letter } = &bench.asked.front().expect("an effect was asked for").1 else {
+    let Effect::DeadLetter { dead_letter } = &bench.asked.front().expect("an effect was asked for").1 else {
         panic!("a dead letter was expected: {:?}", bench.asked)
     };
-    Arc::clone(letter)
+    Arc::clone(dead_letter)
 }
 
 fn settings() -> Settings {
@@ -344,8 +344,8 @@ fn a_failed_effect_is_asked_for_again_while_heartbeats_go_on() {
 }
 
 #[test]
-fn a_job_out_of_patience_is_given_back_with_a_delay_and_without_a_heartbeat() {
-    let mut bench = Bench::publishing(Settings { patience: Duration::from_secs(60), ..settings() });
+fn a_job_past_its_retry_timeout_is_given_back_with_a_delay_and_without_a_heartbeat() {
+    let mut bench = Bench::publishing(Settings { retry_timeout: Duration::from_secs(60), ..settings() });
     let begun = bench.now;
     loop {
         bench.fail(PUBLISH, FailureKind::TimedOut);
@@ -367,7 +367,7 @@ fn a_job_out_of_patience_is_given_back_with_a_delay_and_without_a_heartbeat() {
 
 #[test]
 fn while_a_server_serves_nobody_no_job_is_given_back() {
-    let mut bench = Bench::saving(Settings { patience: Duration::from_secs(60), ..settings() });
+    let mut bench = Bench::saving(Settings { retry_timeout: Duration::from_secs(60), ..settings() });
     while bench.now.since(Time::ZERO) < Duration::from_secs(3600) {
         bench.fail(SAVE, FailureKind::Unreachable).nothing_asked().wake(Timer::Retry);
     }
@@ -382,20 +382,23 @@ fn while_a_server_serves_nobody_no_job_is_given_back() {
     }
     bench.report("nak for 30s", Report::Acknowledged);
     let waited = bench.now.since(back);
-    assert!(waited >= Duration::from_secs(60), "patience begins when the server serves again: {waited:?}");
+    assert!(waited >= Duration::from_secs(60), "the retry timeout begins when the server serves again: {waited:?}");
 }
 
 #[test]
-fn a_job_of_the_last_delivery_is_kept_as_a_dead_letter_when_its_patience_is_over() {
-    let mut bench = Bench::new(Settings { patience: Duration::ZERO, max_deliver: 3, ..settings() });
+fn a_job_of_the_last_delivery_is_kept_as_a_dead_letter_when_its_retry_timeout_is_over() {
+    let mut bench = Bench::new(Settings { retry_timeout: Duration::ZERO, max_deliver: 3, ..settings() });
     bench.deliver_again(7, 3, "s").wake(Timer::Settle).fail(COUNT, FailureKind::Denied).nothing_asked();
     bench.served().wake(Timer::Retry).fail(COUNT, FailureKind::Denied);
-    let letter = dead_letter(&bench);
-    assert_eq!((letter.stream_sequence, letter.attempts), (7, 3));
-    assert_eq!(letter.reason, "denied: as the test wants");
-    assert_eq!(letter.at, WallTime::from_millis(STORED_AT).after(bench.now.since(Time::ZERO)));
-    assert_eq!(letter.ended.as_ref().map(|ended| ended.published_segments), Some(2));
-    bench.report("keep message 7 as a dead letter: denied: as the test wants", Report::Buried { stream_sequence: 9 });
+    let dead_letter = dead_letter(&bench);
+    assert_eq!((dead_letter.stream_sequence, dead_letter.attempts), (7, 3));
+    assert_eq!(dead_letter.reason, "denied: as the test wants");
+    assert_eq!(dead_letter.at, WallTime::from_millis(STORED_AT).after(bench.now.since(Time::ZERO)));
+    assert_eq!(dead_letter.ended.as_ref().map(|ended| ended.published_segments), Some(2));
+    bench.report(
+        "keep message 7 as a dead letter: denied: as the test wants",
+        Report::DeadLettered { stream_sequence: 9 },
+    );
     bench.report("term: denied: as the test wants", Report::Acknowledged);
     assert_eq!(bench.processor.counters().dead_lettered, 1);
 }
@@ -403,7 +406,7 @@ fn a_job_of_the_last_delivery_is_kept_as_a_dead_letter_when_its_patience_is_over
 #[test]
 fn what_a_server_will_never_take_is_kept_as_a_dead_letter_at_once() {
     let mut bench = Bench::saving(settings());
-    bench.fail(SAVE, FailureKind::Rejected).report(BURY, Report::Buried { stream_sequence: 9 });
+    bench.fail(SAVE, FailureKind::Rejected).report(DEAD_LETTER, Report::DeadLettered { stream_sequence: 9 });
     bench.report(TERM, Report::Acknowledged);
     assert_eq!((bench.processor.in_flight(), bench.processor.counters().dead_lettered), (0, 1));
 }
@@ -411,8 +414,8 @@ fn what_a_server_will_never_take_is_kept_as_a_dead_letter_at_once() {
 #[test]
 fn a_dead_letter_that_cannot_be_kept_leaves_the_message_to_another_attempt() {
     let mut bench = Bench::saving(settings());
-    bench.fail(SAVE, FailureKind::Rejected).fail(BURY, FailureKind::Busy).nothing_asked().wake(Timer::Retry);
-    bench.fail(BURY, FailureKind::Rejected).report("nak for 30s", Report::Acknowledged);
+    bench.fail(SAVE, FailureKind::Rejected).fail(DEAD_LETTER, FailureKind::Busy).nothing_asked().wake(Timer::Retry);
+    bench.fail(DEAD_LETTER, FailureKind::Rejected).report("nak for 30s", Report::Acknowledged);
     assert_eq!((bench.processor.in_flight(), bench.processor.counters().dead_lettered), (0, 0));
 }
 
@@ -431,7 +434,7 @@ fn a_summary_step_that_panics_ends_one_job() {
     bench.report(LOAD, Report::Loaded(poisoned));
     bench.report("load the segments of \"other\"", Report::Loaded(page(0..0, None)));
     let reason = "the summary step panicked: the processor's log says where";
-    bench.report(&format!("keep message 7 as a dead letter: {reason}"), Report::Buried { stream_sequence: 9 });
+    bench.report(&format!("keep message 7 as a dead letter: {reason}"), Report::DeadLettered { stream_sequence: 9 });
     bench.report("save c:other with 0 segments", Report::Saved(STORED));
     bench.report(&format!("term: {reason}"), Report::Acknowledged);
     assert_eq!(bench.state(), [State::Publishing]);
@@ -442,7 +445,7 @@ fn a_message_that_used_up_its_deliveries_is_kept_as_a_dead_letter() {
     let mut bench = Bench::new(settings());
     let effect = "keep message 7 as a dead letter: handed over 5 times, and each time its process died or was cut off";
     bench.exhaust(7).fail(effect, FailureKind::Unreachable).nothing_asked().wake(Timer::Retry);
-    bench.report(effect, Report::Buried { stream_sequence: 9 }).nothing_asked();
+    bench.report(effect, Report::DeadLettered { stream_sequence: 9 }).nothing_asked();
     assert_eq!((bench.processor.in_flight(), bench.processor.counters().dead_lettered), (0, 1));
     assert!(bench.heartbeats.is_empty());
 }
@@ -452,7 +455,7 @@ fn a_payload_that_was_published_again_and_still_cannot_be_processed_goes_back_to
     let mut bench = Bench::new(settings());
     bench.handle(Input::Delivered(Delivery { redrive_of: Some(3), ..delivery(7, 1, b"{}") }));
     let effect = "keep message 7 as a dead letter: conversationId is missing";
-    bench.report(effect, Report::Buried { stream_sequence: 9 });
+    bench.report(effect, Report::DeadLettered { stream_sequence: 9 });
     bench.report("term: conversationId is missing", Report::Acknowledged).nothing_asked();
 }
 
@@ -480,7 +483,7 @@ fn a_job_goes_on_with_the_new_delivery_of_its_message() {
 
 #[test]
 fn a_message_that_comes_back_after_its_nak_begins_anew() {
-    let mut bench = Bench::new(Settings { patience: Duration::ZERO, ..settings() });
+    let mut bench = Bench::new(Settings { retry_timeout: Duration::ZERO, ..settings() });
     bench.deliver(7, "s", 2).wake(Timer::Settle).served().fail(COUNT, FailureKind::Busy);
     assert_eq!(bench.asked.front().expect("a nak").1.to_string(), "nak for 30s");
     bench.deliver_again(7, 2, "s");
@@ -489,7 +492,7 @@ fn a_message_that_comes_back_after_its_nak_begins_anew() {
 }
 
 #[test]
-fn an_outgrown_summary_is_replaced_and_the_new_one_announced() {
+fn a_stale_summary_is_replaced_and_the_new_one_announced() {
     let mut bench = Bench::new(Settings { revise: true, ..settings() });
     bench.outgrow("s").outgrow("s");
     assert_eq!(bench.processor.in_flight(), 1);
@@ -622,7 +625,7 @@ fn no_job_but_the_oldest_asks_for_a_page_while_there_is_no_room_for_its_bytes() 
             Effect::Publish { .. } => Report::Published { stream_sequence: 9 },
             Effect::Mark { .. } => Report::Marked,
             Effect::Acknowledge { .. } => Report::Acknowledged,
-            Effect::Count { .. } | Effect::Load { .. } | Effect::Bury { .. } | Effect::Republish { .. } => {
+            Effect::Count { .. } | Effect::Load { .. } | Effect::DeadLetter { .. } | Effect::Republish { .. } => {
                 panic!("{what}")
             }
         };
@@ -689,7 +692,7 @@ fn where_attempts_are_few_no_nak_costs_one() {
 
 #[test]
 fn an_acknowledgement_that_is_never_confirmed_is_left_to_redelivery() {
-    let mut bench = Bench::acknowledging(Settings { patience: Duration::ZERO, ..settings() });
+    let mut bench = Bench::acknowledging(Settings { retry_timeout: Duration::ZERO, ..settings() });
     bench.fail("ack", FailureKind::TimedOut).nothing_asked();
     assert_eq!((bench.processor.in_flight(), bench.processor.counters().unconfirmed), (0, 1));
 }
@@ -710,7 +713,7 @@ fn the_table_of_transitions_is_the_truth() {
     let mut taken = BTreeSet::new();
     let mut keep = |bench: &Bench| taken.extend(bench.processor.edges.iter().copied());
     let settings = || Settings { revise: true, ..settings() };
-    let impatient = || Settings { patience: Duration::ZERO, ..settings() };
+    let giving_up_at_once = || Settings { retry_timeout: Duration::ZERO, ..settings() };
 
     let mut bench = Bench::new(settings());
     bench.deliver_payload(1, 0, b"{").report("term: not JSON: line 1, column 1", Report::Acknowledged);
@@ -728,7 +731,7 @@ fn the_table_of_transitions_is_the_truth() {
         }
         keep(&bench);
     }
-    // Where a drain finds a job: in turn, before a count, at a count and at a page, of each kind.
+    // Where a drain finds a job: queued, before a count, at a count and at a page, of each kind.
     type Take = fn(&mut Bench);
     let takes: [Take; 3] = [
         |bench| {
@@ -775,8 +778,8 @@ fn the_table_of_transitions_is_the_truth() {
         // Every failure of every effect: once more, given up, refused.
         for (kind, settings) in [
             (FailureKind::Busy, settings()),
-            (FailureKind::Busy, Settings { max_deliver: 1, ..impatient() }),
-            (FailureKind::Busy, impatient()),
+            (FailureKind::Busy, Settings { max_deliver: 1, ..giving_up_at_once() }),
+            (FailureKind::Busy, giving_up_at_once()),
             (FailureKind::Rejected, settings()),
         ] {
             let reports = [
@@ -807,13 +810,13 @@ fn the_table_of_transitions_is_the_truth() {
             }
         }
     }
-    for (kind, patience) in
-        [(FailureKind::Busy, settings()), (FailureKind::Busy, impatient()), (FailureKind::Rejected, settings())]
+    for (kind, retry_timeout) in
+        [(FailureKind::Busy, settings()), (FailureKind::Busy, giving_up_at_once()), (FailureKind::Rejected, settings())]
     {
-        let mut bench = Bench::saving(patience.clone());
-        bench.fail(SAVE, FailureKind::Rejected).fail(BURY, kind);
+        let mut bench = Bench::saving(retry_timeout.clone());
+        bench.fail(SAVE, FailureKind::Rejected).fail(DEAD_LETTER, kind);
         keep(&bench);
-        let mut bench = Bench::new(patience);
+        let mut bench = Bench::new(retry_timeout);
         bench.exhaust(7).deliver_payload(8, 0, b"").asked.pop_back();
         bench.fail(
             "keep message 7 as a dead letter: handed over 5 times, and each time its process died or was cut off",
@@ -822,12 +825,12 @@ fn the_table_of_transitions_is_the_truth() {
         keep(&bench);
     }
     let mut bench = Bench::saving(settings());
-    bench.fail(SAVE, FailureKind::Rejected).report(BURY, Report::Buried { stream_sequence: 9 });
+    bench.fail(SAVE, FailureKind::Rejected).report(DEAD_LETTER, Report::DeadLettered { stream_sequence: 9 });
     keep(&bench);
     let mut bench = Bench::new(settings());
     bench.exhaust(7);
     let (effect, _) = bench.asked.pop_front().expect("a dead letter");
-    bench.handle(Input::Reported { effect, report: Report::Buried { stream_sequence: 9 } });
+    bench.handle(Input::Reported { effect, report: Report::DeadLettered { stream_sequence: 9 } });
     bench.handle(Input::Delivered(Delivery { redrive_of: Some(3), ..delivery(7, 1, b"{}") }));
     keep(&bench);
     for stored in [Stored { notified: NOTIFIED, ..STORED }, STORED] {
@@ -857,7 +860,7 @@ fn the_table_of_transitions_is_the_truth() {
     for (from, on, to) in &taken {
         writeln!(rows, "{from} | {on} | {to}").expect("a string takes everything");
     }
-    let table: BTreeSet<String> = include_str!("../job.rs")
+    let table: BTreeSet<String> = include_str!("../job/mod.rs")
         .lines()
         .filter_map(|line| line.strip_prefix("//! | ")?.rsplit_once(" |")?.0.rsplit_once(" |"))
         .map(|(edge, _)| edge.to_owned())
@@ -869,7 +872,7 @@ fn the_table_of_transitions_is_the_truth() {
         .into_iter()
         .filter(|edge| {
             cfg!(feature = "planted-bugs")
-                || !["loading | loaded | burying", "loading | loaded | over"].contains(&&**edge)
+                || !["loading | loaded | dead-lettering", "loading | loaded | over"].contains(&&**edge)
         })
         .collect();
     assert!(table.len() > 60, "the table was read: {table:?}");

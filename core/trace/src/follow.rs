@@ -25,7 +25,7 @@ pub enum Followed {
     /// It concerns a job that this core was not told of, or nobody.
     Unknown,
     /// The two cores did not take it alike. These jobs go different ways from here on.
-    Astray {
+    OtherJob {
         /// The job that took it here.
         taken: Option<JobId>,
         /// What the core said.
@@ -64,7 +64,7 @@ impl Follower {
     pub fn follow(&mut self, at: Time, job: Option<JobId>, input: Input) -> Followed {
         let mut concerns = None;
         match (&input, job) {
-            (Input::Delivered(_) | Input::Exhausted(_) | Input::Outgrown(_), Some(id)) => {
+            (Input::Delivered(_) | Input::Exhausted(_) | Input::Stale(_), Some(id)) => {
                 if !self.core.has(id) {
                     if Some(id) <= self.newest {
                         return Followed::Unknown;
@@ -74,7 +74,7 @@ impl Follower {
                 self.newest = self.newest.max(job);
             }
             // A core with fewer jobs would have taken it.
-            (Input::Delivered(_) | Input::Outgrown(_) | Input::Exhausted(_), None) => return Followed::Unknown,
+            (Input::Delivered(_) | Input::Stale(_) | Input::Exhausted(_), None) => return Followed::Unknown,
             (Input::Reported { effect, .. }, _) if self.core.has(effect.job) => concerns = Some(effect.job),
             (Input::Reported { .. }, _) => return Followed::Unknown,
             (Input::Woken | Input::Drain, _) => {}
@@ -88,7 +88,7 @@ impl Follower {
             [job, taken, concerns].into_iter().flatten().filter(|job| self.knows(*job)).collect();
         jobs.sort_unstable();
         jobs.dedup();
-        Followed::Astray { taken, outputs, jobs }
+        Followed::OtherJob { taken, outputs, jobs }
     }
 
     /// Takes note that some jobs are not told any further.

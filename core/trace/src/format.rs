@@ -9,7 +9,7 @@ use transcript_core::{
 };
 
 /// The format's version, which every header names.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// One line.
 #[derive(Debug, Clone, PartialEq, Eq)]

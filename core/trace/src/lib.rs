@@ -10,7 +10,7 @@
 //! on with [`Entry`] lines that are numbered from 1:
 //!
 //! ```text
-//! {"transcriptTrace":1,"program":"transcript-processor 0.1.0","processor":"a","startedAt":1764400000000,"content":"redacted","settings":{…}}
+//! {"transcriptTrace":2,"program":"transcript-processor 0.1.0","processor":"a","startedAt":1764400000000,"content":"redacted","settings":{…}}
 //! {"n":1,"at":1500,"job":1,"in":{"delivered":{…}}}
 //! {"n":2,"out":{"perform":{"id":{"job":1,"number":1},"effect":{"count":{"sessionId":"s"}}}}}
 //! {"n":3,"at":3100,"job":1,"in":{"reported":{"effect":{"job":1,"number":1},"report":{"counted":{"segments":4}}}}}

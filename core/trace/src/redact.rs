@@ -42,7 +42,7 @@ impl Redaction {
                 let labels = self.jobs.entry(effect.job).or_default();
                 Input::Reported { effect, report: Report::Loaded(labels.page(page, label_bytes)) }
             }
-            Input::Reported { .. } | Input::Exhausted(_) | Input::Outgrown(_) | Input::Woken | Input::Drain => input,
+            Input::Reported { .. } | Input::Exhausted(_) | Input::Stale(_) | Input::Woken | Input::Drain => input,
         }
     }
 

@@ -61,7 +61,7 @@ pub enum What {
     /// Until it was marked as announced, in microseconds.
     Marking,
     /// Until a dead letter was kept, in microseconds.
-    Burying,
+    DeadLettering,
     /// Until the end was published again, in microseconds.
     Republishing,
     /// Until the acknowledgement was confirmed, in microseconds.
@@ -75,7 +75,7 @@ pub enum What {
 pub enum End {
     /// Acknowledged: the call is summarised and announced.
     Acknowledged,
-    /// An outgrown summary was replaced, or found good.
+    /// A stale summary was replaced, or found good.
     Replaced,
     /// Given back to JetStream (nak).
     GivenBack,
@@ -172,13 +172,13 @@ impl What {
             Self::LateSegments => "late segments",
             Self::Segments => "segments",
             Self::Failures => "failed steps",
-            Self::Waiting => "waiting for its turn",
+            Self::Waiting => "queued",
             Self::Settling => "settling",
             Self::Loading => "loading",
             Self::Saving => "saving",
             Self::Publishing => "publishing",
             Self::Marking => "marking",
-            Self::Burying => "keeping dead letters",
+            Self::DeadLettering => "keeping dead letters",
             Self::Republishing => "publishing again",
             Self::Acknowledging => "acknowledging",
             Self::Whole => "altogether",
@@ -234,7 +234,7 @@ struct Counting {
     now: Time,
     jobs: BTreeMap<JobId, Job>,
     /// The jobs of each call that are at work, in their order.
-    turns: BTreeMap<Session, VecDeque<JobId>>,
+    queues: BTreeMap<Session, VecDeque<JobId>>,
     messages: BTreeMap<u64, JobId>,
     /// A job that is over unless it asks for something now.
     maybe_over: Option<(JobId, End)>,
@@ -319,7 +319,7 @@ impl Counting {
                 self.begin(id, session, Some(delivery.stream_sequence), delivery.attempt);
             }
             Input::Exhausted(exhausted) => self.begin(id, None, None, exhausted.attempts),
-            Input::Outgrown(outgrown) => self.begin(id, Some(outgrown.session), None, 0),
+            Input::Stale(stale) => self.begin(id, Some(stale.session), None, 0),
             Input::Reported { report, .. } => self.reported(id, &report),
             Input::Woken | Input::Drain => {}
         }
@@ -351,18 +351,18 @@ impl Counting {
         self.messages.extend(stream_sequence.map(|sequence| (sequence, id)));
         match session {
             Some(session) => {
-                let turns = self.turns.entry(session.clone()).or_default();
-                turns.push_back(id);
-                self.turn(&session);
+                let queues = self.queues.entry(session.clone()).or_default();
+                queues.push_back(id);
+                self.start_first(&session);
             }
-            // It has no turn to wait for, and says at once what it wants.
+            // It has no queue to wait in, and says at once what it wants.
             None => self.enter(id, What::Settling, self.now),
         }
     }
 
-    /// The first job in turn goes on.
-    fn turn(&mut self, session: &Session) {
-        let first = self.turns.get(session).and_then(|turns| turns.front()).copied();
+    /// The first job of a session goes on.
+    fn start_first(&mut self, session: &Session) {
+        let first = self.queues.get(session).and_then(|queues| queues.front()).copied();
         if let Some(first) = first.filter(|id| self.jobs.get(id).is_some_and(|job| job.phase == What::Waiting)) {
             self.enter(first, What::Settling, self.now);
         }
@@ -384,7 +384,7 @@ impl Counting {
                 Some((id, End::Replaced))
             }
             Report::Marked => Some((id, End::Replaced)),
-            Report::Buried { .. } => {
+            Report::DeadLettered { .. } => {
                 job.ends = End::DeadLetter;
                 Some((id, End::DeadLetter))
             }
@@ -416,7 +416,7 @@ impl Counting {
             Effect::Save { .. } => What::Saving,
             Effect::Publish { .. } => What::Publishing,
             Effect::Mark { .. } => What::Marking,
-            Effect::Bury { .. } => What::Burying,
+            Effect::DeadLetter { .. } => What::DeadLettering,
             Effect::Republish { .. } => What::Republishing,
             Effect::Acknowledge { acknowledgement, .. } => {
                 job.ends = match acknowledgement {
@@ -431,7 +431,7 @@ impl Counting {
         };
         self.enter(id.job, phase, since);
         if phase == What::Acknowledging {
-            self.pass_turn(id.job);
+            self.leave_queue(id.job);
         }
     }
 
@@ -459,7 +459,7 @@ impl Counting {
     }
 
     fn end(&mut self, id: JobId, end: End) {
-        self.pass_turn(id);
+        self.leave_queue(id);
         let Some(job) = self.jobs.remove(&id) else { return };
         if let Some(sequence) = job.stream_sequence
             && self.messages.get(&sequence) == Some(&id)
@@ -483,20 +483,20 @@ impl Counting {
         }
     }
 
-    fn pass_turn(&mut self, id: JobId) {
+    fn leave_queue(&mut self, id: JobId) {
         let Some(session) = self.jobs.get(&id).and_then(|job| job.session.clone()) else { return };
-        let Some(turns) = self.turns.get_mut(&session) else { return };
-        turns.retain(|other| *other != id);
-        if turns.is_empty() {
-            self.turns.remove(&session);
+        let Some(queues) = self.queues.get_mut(&session) else { return };
+        queues.retain(|other| *other != id);
+        if queues.is_empty() {
+            self.queues.remove(&session);
         } else {
-            self.turn(&session);
+            self.start_first(&session);
         }
     }
 
     fn end_all(&mut self, end: End) {
-        // A job that ends must give no other its turn.
-        self.turns.clear();
+        // A job that ends must start no other one.
+        self.queues.clear();
         let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
         jobs.into_iter().for_each(|job| self.end(job, end));
     }

@@ -240,7 +240,7 @@ fn labels(story: &Story) -> Vec<String> {
         What::Asked { word, .. } => Some(*word),
         What::Heartbeat => Some("heartbeat"),
         What::Delivered { .. } => Some("delivery"),
-        What::Exhausted | What::Outgrown | What::Reported { .. } | What::Drained => None,
+        What::Exhausted | What::StaleSummary | What::Reported { .. } | What::Drained => None,
     };
     let mut all: BTreeMap<&str, (u32, u32)> = BTreeMap::new();
     story.steps.iter().filter_map(|step| word(&step.what)).for_each(|word| all.entry(word).or_default().0 += 1);
@@ -256,7 +256,7 @@ fn labels(story: &Story) -> Vec<String> {
                 }
             }
             (What::Exhausted, _) => "word of used-up deliveries".to_owned(),
-            (What::Outgrown, _) => "word of more segments".to_owned(),
+            (What::StaleSummary, _) => "word of more segments".to_owned(),
             (What::Drained, _) => "word to drain".to_owned(),
             (_, Some(word)) => {
                 let (all, before) = all.entry(word).or_default();

@@ -418,7 +418,7 @@ impl Story {
                 What::Reported { came: Came::Failed(_), .. }
                 | What::Delivered { .. }
                 | What::Exhausted
-                | What::Outgrown
+                | What::StaleSummary
                 | What::Drained => None,
             }
         });
@@ -462,7 +462,7 @@ fn options(settings: &Settings) -> Options {
         max_deliver: settings.max_deliver,
         max_in_flight: settings.max_in_flight.min(MOST_JOBS),
         page_size: settings.page_size,
-        patience_ms: millis(settings.patience),
+        retry_timeout_ms: millis(settings.retry_timeout),
         answer_timeout_ms: millis(settings.answer_timeout) / 4,
         announce_once: settings.announce_once,
         revise: settings.revise,
@@ -477,7 +477,7 @@ fn unlike(settings: &Settings) -> Vec<String> {
     let differ = [
         ("quiet period", settings.quiet_period == here.quiet_period),
         ("ack wait", settings.ack_wait == here.ack_wait),
-        ("patience", settings.patience == here.patience),
+        ("retryTimeout", settings.retry_timeout == here.retry_timeout),
         ("answer timeout", settings.answer_timeout == here.answer_timeout),
         ("nak delay", settings.nak_delay == here.nak_delay),
         ("retry pause", (settings.retry_base, settings.retry_cap) == (here.retry_base, here.retry_cap)),

@@ -74,7 +74,7 @@ pub(super) enum What {
         message: u64,
     },
     Exhausted,
-    Outgrown,
+    StaleSummary,
     Asked {
         number: u32,
         kind: Kind,
@@ -179,7 +179,7 @@ impl Story {
             What::Reported { came: Came::Failed(_), .. }
             | What::Delivered { .. }
             | What::Exhausted
-            | What::Outgrown
+            | What::StaleSummary
             | What::Asked { .. }
             | What::Heartbeat
             | What::Drained => None,
@@ -236,7 +236,7 @@ impl Step {
 pub(super) fn server(kind: Kind) -> Server {
     match kind {
         Kind::Count | Kind::Load | Kind::Save | Kind::Mark => Server::Store,
-        Kind::Any | Kind::Publish | Kind::Bury | Kind::Republish | Kind::Acknowledge | Kind::Heartbeat => {
+        Kind::Any | Kind::Publish | Kind::DeadLetter | Kind::Republish | Kind::Acknowledge | Kind::Heartbeat => {
             Server::Broker
         }
     }
@@ -246,7 +246,7 @@ pub(super) fn server(kind: Kind) -> Server {
 struct Reading<'a> {
     wanted: Option<&'a Wanted>,
     found: Option<Session>,
-    part: Option<Part>,
+    part: Option<StoryPart>,
     parts: u64,
     story: Loose,
 }
@@ -261,7 +261,7 @@ struct Loose {
 }
 
 /// The part that is being read.
-struct Part {
+struct StoryPart {
     header: Header,
     process: usize,
     at: Time,
@@ -275,7 +275,7 @@ struct Part {
 impl Reading<'_> {
     fn header(&mut self, header: Header) {
         self.parts += 1;
-        let goes_on = |part: &&mut Part| {
+        let goes_on = |part: &&mut StoryPart| {
             header.continues.is_some()
                 && part.header.processor == header.processor
                 && part.header.started_at == header.started_at
@@ -294,7 +294,7 @@ impl Reading<'_> {
             left_out: false,
         });
         let (jobs, perhaps, replies) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        self.part = Some(Part { header, process, at: Time::ZERO, jobs, perhaps, replies });
+        self.part = Some(StoryPart { header, process, at: Time::ZERO, jobs, perhaps, replies });
     }
 
     fn entry(&mut self, entry: Entry) -> Result<(), Unfit> {
@@ -331,9 +331,9 @@ impl Reading<'_> {
     fn told(&mut self, entry: u64, at: i64, job: Option<JobId>, input: Input) -> Result<(), Unfit> {
         match (input, job) {
             (Input::Delivered(delivery), Some(job)) => self.delivered(entry, at, job, delivery)?,
-            (Input::Outgrown(outgrown), Some(job)) if self.is_it(&outgrown.session)? => {
+            (Input::Stale(stale), Some(job)) if self.is_it(&stale.session)? => {
                 self.begin(job);
-                self.step(entry, at, job, What::Outgrown);
+                self.step(entry, at, job, What::StaleSummary);
             }
             (Input::Exhausted(exhausted), Some(job)) => {
                 if let Some(part) = &mut self.part {
@@ -363,7 +363,7 @@ impl Reading<'_> {
                 }
             }
             (
-                Input::Delivered(_) | Input::Outgrown(_) | Input::Exhausted(_) | Input::Reported { .. } | Input::Woken,
+                Input::Delivered(_) | Input::Stale(_) | Input::Exhausted(_) | Input::Reported { .. } | Input::Woken,
                 _,
             ) => {}
         }
@@ -424,7 +424,7 @@ impl Reading<'_> {
             Report::Saved(_)
             | Report::Published { .. }
             | Report::Marked
-            | Report::Buried { .. }
+            | Report::DeadLettered { .. }
             | Report::Republished { .. }
             | Report::Acknowledged => Came::Done,
         }
@@ -482,7 +482,7 @@ impl Reading<'_> {
     }
 }
 
-impl Part {
+impl StoryPart {
     /// The time of the entry by the processor's calendar.
     fn wall(&self) -> i64 {
         micros(self.header.started_at).saturating_add(i64::try_from(self.at.as_micros()).unwrap_or(i64::MAX))
@@ -500,7 +500,7 @@ fn word(effect: &Effect) -> &'static str {
         Effect::Save { .. } => "save",
         Effect::Publish { .. } => "publish",
         Effect::Mark { .. } => "mark",
-        Effect::Bury { .. } => "dead letter",
+        Effect::DeadLetter { .. } => "dead letter",
         Effect::Republish { .. } => "republish",
         Effect::Acknowledge { acknowledgement: Acknowledgement::Ack, .. } => "ack",
         Effect::Acknowledge { acknowledgement: Acknowledgement::Nak { .. }, .. } => "nak",

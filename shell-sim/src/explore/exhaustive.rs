@@ -36,7 +36,7 @@ pub fn families() -> Vec<Family> {
     let one = healthy(1, 1, DAY_MS);
     let two = healthy(2, 2, DAY_MS);
     let (one_short, two_short) = (healthy(1, 1, SHORT_WINDOW_MS), healthy(2, 2, SHORT_WINDOW_MS));
-    let (refused, outgrown, once, used_up) = (refused(), outgrown(), announced_once(), used_up());
+    let (refused, stale, once, used_up) = (refused(), stale(), announced_once(), used_up());
     let family = |name, healthy: &Plan, firsts| Family { name, healthy: healthy.clone(), firsts, seconds: vec![] };
     vec![
         family("a kill, one session, one processor", &one, kills(&one, &outages(&one))),
@@ -51,7 +51,7 @@ pub fn families() -> Vec<Family> {
         family("a connection breaks, two and two", &two, connections(&two)),
         family("a rollout, two and two", &two, rollouts(&two)),
         family("a kill, a refused document, one and one", &refused, kills(&refused, &outages(&refused))),
-        family("a kill, an outgrown summary, two and two", &outgrown, kills(&outgrown, &outages(&outgrown))),
+        family("a kill, a stale summary, two and two", &stale, kills(&stale, &outages(&stale))),
         family("a kill, announced once, one and one", &once, kills(&once, &outages(&once))),
         family("a kill, deliveries used up, one and two", &used_up, kills(&used_up, &outages(&used_up))),
         family("a freeze, deliveries used up, one and two", &used_up, freezes(&used_up)),
@@ -157,7 +157,7 @@ fn refused() -> Plan {
 }
 
 /// Two calls, each with a segment that comes after the summary, which is then replaced.
-fn outgrown() -> Plan {
+fn stale() -> Plan {
     let mut plan = healthy(2, 2, SHORT_WINDOW_MS);
     plan.options.revise = true;
     for call in &mut plan.calls {

@@ -11,9 +11,9 @@
 //! | `CompleteIsTrueOnlyWhenItIs` | `complete` is what the stored summary's own numbers say |
 //! | `SummaryIsWhatItsSegmentsGive` | a saved summary is what the pages that its job loaded give |
 //! | `WhatCameInTheQuietPeriodIsCounted` | a summary has every segment that was stored in the quiet period after the end and not lost since |
-//! | `AMarkedSummaryStaysUntilItIsOutgrown` | only one of more segments replaces it, as the next revision, and keeps its marks |
+//! | `AMarkedSummaryStaysUntilItIsStale` | only one of more segments replaces it, as the next revision, and keeps its marks |
 //! | `ARevisionIsAnnouncedOnce` | and only where that is asked for, and never before it is stored |
-//! | `EveryOutgrownSummaryIsRevised` | where it is asked for, when the world has been whole for long enough |
+//! | `EveryStaleSummaryIsRevised` | where it is asked for, when the world has been whole for long enough |
 //! | `ADeadLetterHasACause` | a refused document, deliveries used up by faults, a redriven payload that is still malformed; neither rollouts nor outages |
 //! | `ADrainGivesBackFirstDeliveriesOnly` | later ones it publishes again, so that a row of rollouts costs one attempt |
 //! | `OneJobAMessage` | a message that comes again while a job is at work on it is taken over by that job |
@@ -28,14 +28,14 @@
 
 mod announced;
 mod bounds;
+mod dead_letters;
 mod delivered;
-mod letters;
 mod revised;
 mod summarised;
 
 use transcript_core::{Time, ids::Key};
 
-use crate::{ledger::Ledger, seen::Seen};
+use crate::{ledger::Ledger, observation::Observation};
 
 /// A promise that is checked as the run goes and at its end.
 pub(crate) trait Property {
@@ -43,7 +43,7 @@ pub(crate) trait Property {
     fn name(&self) -> &'static str;
 
     /// Looks at what happened, after the ledger has it; an error says how the promise is broken.
-    fn saw(&mut self, now: Time, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String>;
+    fn saw(&mut self, now: Time, seen: &Observation<'_>, ledger: &Ledger) -> Result<(), String>;
 
     /// Looks at the world when it has come to rest, or should have.
     fn at_end(&mut self, now: Time, ledger: &Ledger, end: &TheEnd) -> Result<(), String> {
@@ -60,7 +60,7 @@ pub(crate) struct TheEnd {
     /// The jobs of each processor in words; `None` where it is down.
     pub(crate) jobs: Vec<Option<String>>,
     /// Where summaries are to be revised, those that are not.
-    pub(crate) outgrown: Vec<Key>,
+    pub(crate) stale: Vec<Key>,
 }
 
 /// All promises.
@@ -75,11 +75,11 @@ pub(crate) fn all() -> Vec<Box<dyn Property>> {
         Box::new(summarised::CompleteIsTrueOnlyWhenItIs),
         Box::<summarised::SummaryIsWhatItsSegmentsGive>::default(),
         Box::new(summarised::WhatCameInTheQuietPeriodIsCounted),
-        Box::new(revised::AMarkedSummaryStaysUntilItIsOutgrown),
+        Box::new(revised::AMarkedSummaryStaysUntilItIsStale),
         Box::<revised::ARevisionIsAnnouncedOnce>::default(),
-        Box::new(revised::EveryOutgrownSummaryIsRevised),
-        Box::new(letters::ADeadLetterHasACause),
-        Box::<letters::ADrainGivesBackFirstDeliveriesOnly>::default(),
+        Box::new(revised::EveryStaleSummaryIsRevised),
+        Box::new(dead_letters::ADeadLetterHasACause),
+        Box::<dead_letters::ADrainGivesBackFirstDeliveriesOnly>::default(),
         Box::<delivered::OneJobAMessage>::default(),
         Box::new(delivered::EveryRedeliveryHasACause),
         Box::<delivered::NobodyGetsBackWhatItGaveBack>::default(),

@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use transcript_core::{Time, contract::Announcement, ids::Key};
 
 use super::{Property, TheEnd};
-use crate::{ledger::Ledger, seen::Seen};
+use crate::{ledger::Ledger, observation::Observation};
 
 /// An announced summary is replaced only by one of more segments, which is the next revision and keeps its marks.
-pub(super) struct AMarkedSummaryStaysUntilItIsOutgrown;
+pub(super) struct AMarkedSummaryStaysUntilItIsStale;
 
-impl Property for AMarkedSummaryStaysUntilItIsOutgrown {
+impl Property for AMarkedSummaryStaysUntilItIsStale {
     fn name(&self) -> &'static str {
-        "AMarkedSummaryStaysUntilItIsOutgrown"
+        "AMarkedSummaryStaysUntilItIsStale"
     }
 
-    fn saw(&mut self, _: Time, seen: &Seen<'_>, _: &Ledger) -> Result<(), String> {
-        let Seen::Saved { key, before: Some(before), after } = seen else { return Ok(()) };
+    fn saw(&mut self, _: Time, seen: &Observation<'_>, _: &Ledger) -> Result<(), String> {
+        let Observation::Saved { key, before: Some(before), after } = seen else { return Ok(()) };
         if before.notified.is_none() {
             let first = after.revision == 1 && after.revised.is_none();
             return if first {
@@ -50,15 +50,16 @@ impl Property for ARevisionIsAnnouncedOnce {
         "ARevisionIsAnnouncedOnce"
     }
 
-    fn saw(&mut self, now: Time, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
-        if let Seen::Saved { key, after, .. } = seen {
+    fn saw(&mut self, now: Time, seen: &Observation<'_>, ledger: &Ledger) -> Result<(), String> {
+        if let Observation::Saved { key, after, .. } = seen {
             self.stored.insert((*key).clone(), after.revision);
         }
-        if let Seen::Marked { key, announcement: Announcement::Revised { revision } } = seen {
+        if let Observation::Marked { key, announcement: Announcement::Revised { revision } } = seen {
             let marked = self.marked.entry((*key).clone()).or_default();
             *marked = (*marked).max(*revision);
         }
-        let Seen::NotificationStored { announcement: Announcement::Revised { revision }, notification, .. } = seen
+        let Observation::NotificationStored { announcement: Announcement::Revised { revision }, notification, .. } =
+            seen
         else {
             return Ok(());
         };
@@ -78,19 +79,19 @@ impl Property for ARevisionIsAnnouncedOnce {
 
 /// Where it is asked for, no announced summary is behind its segments when the world has been whole for long enough, and
 /// every revision is known.
-pub(super) struct EveryOutgrownSummaryIsRevised;
+pub(super) struct EveryStaleSummaryIsRevised;
 
-impl Property for EveryOutgrownSummaryIsRevised {
+impl Property for EveryStaleSummaryIsRevised {
     fn name(&self) -> &'static str {
-        "EveryOutgrownSummaryIsRevised"
+        "EveryStaleSummaryIsRevised"
     }
 
-    fn saw(&mut self, _: Time, _: &Seen<'_>, _: &Ledger) -> Result<(), String> {
+    fn saw(&mut self, _: Time, _: &Observation<'_>, _: &Ledger) -> Result<(), String> {
         Ok(())
     }
 
     fn at_end(&mut self, _: Time, _: &Ledger, end: &TheEnd) -> Result<(), String> {
-        match end.outgrown.first() {
+        match end.stale.first() {
             Some(key) => Err(format!("{key} is behind its segments, or nobody knows of its last revision")),
             None => Ok(()),
         }

@@ -2,7 +2,7 @@
 
 use std::{rc::Rc, sync::Arc, time::Duration};
 
-use transcript_core::{Exhausted, Input, Outgrown, WallTime};
+use transcript_core::{Exhausted, Input, StaleSummary, WallTime};
 
 use super::{nats::MaxDeliver, shell::Shared};
 use crate::store::{Answer, Command};
@@ -24,7 +24,7 @@ pub(super) async fn hear(shared: Rc<Shared>) {
     }
 }
 
-/// Tells again and again of every announced summary that its session has outgrown, or that was replaced and nobody knows.
+/// Tells again and again of every announced summary that its session has made stale, or that was replaced and nobody knows.
 /// To find them takes no time here; to count their segments is a command as any other.
 pub(super) async fn watch(shared: Rc<Shared>) {
     while !shared.drains() {
@@ -43,8 +43,8 @@ async fn look(shared: &Rc<Shared>) {
     let Ok(Answer::Counts(counts)) = shared.store(Command::Count { sessions }, None).await else { return };
     for (document, segments) in watched.iter().zip(counts) {
         let stored = document.stored();
-        if !shared.drains() && (stored.is_outgrown_by(segments) || stored.unannounced_revision().is_some()) {
-            shared.inputs.push(Input::Outgrown(Outgrown {
+        if !shared.drains() && (stored.is_stale_with(segments) || stored.unannounced_revision().is_some()) {
+            shared.inputs.push(Input::Stale(StaleSummary {
                 session: document.summary.session.clone(),
                 published_segments: document.summary.published_segments,
                 received_at: now,

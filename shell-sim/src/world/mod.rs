@@ -22,6 +22,9 @@ use std::{
     time::Duration,
 };
 
+use jetstream_model::{
+    ApiCall, Broker, ClientId, ConsumerAction, ConsumerConfig, Inbox, Input, Request, StreamConfig, Tuning,
+};
 use smol::LocalExecutor;
 use transcript_core::{
     Time, WallTime,
@@ -42,14 +45,13 @@ use self::{
     watch::Watch,
 };
 use crate::{
-    broker::{ApiCall, Broker, ClientId, ConsumerAction, ConsumerConfig, Inbox, Input, Request, StreamConfig, Tuning},
     bug::Bug,
     ledger::Exhaustion,
+    observation::{Ending, Observation},
     plan::{Options, Plan, Trigger, at_ms, millis},
     property::TheEnd,
     rng::Rng,
     runtime::Clock,
-    seen::{Ending, Seen},
 };
 
 /// The servers' calendar at the start of a world, in milliseconds since the Unix epoch.
@@ -213,7 +215,7 @@ enum Taping {
 impl World {
     fn new(plan: &Plan, recording: Recording, taping: Taping) -> Rc<Self> {
         let plan = Rc::new(plan.clone());
-        let broker = Broker::new(WallTime::from_millis(EPOCH_MS), Tuning::default());
+        let broker = Broker::new(EPOCH_MS, Tuning::default());
         Rc::new(Self {
             clock: Rc::default(),
             nats: Nats::new(broker, plan.processors),
@@ -341,7 +343,7 @@ impl World {
         let surroundings = self.surroundings.borrow();
         while steps < STEPS_AT_ONE_TIME && surroundings.try_tick() {
             steps += 1;
-            self.bury();
+            self.drop_killed();
         }
         steps
     }
@@ -356,7 +358,7 @@ impl World {
         let Some(executor) = executor else { return steps };
         while steps < STEPS_AT_ONE_TIME && executor.try_tick() {
             steps += 1;
-            self.bury();
+            self.drop_killed();
             let process = process.borrow();
             let goes_on = process.frozen == 0 && process.executor.as_ref().is_some_and(|it| Rc::ptr_eq(it, &executor));
             if !goes_on {
@@ -367,7 +369,7 @@ impl World {
     }
 
     /// Drops the processes that were killed.
-    fn bury(&self) {
+    fn drop_killed(&self) {
         if self.somebody_is_doomed.replace(false) {
             for process in &self.processes {
                 let mut process = process.borrow_mut();
@@ -396,7 +398,7 @@ impl World {
             && self.processes.iter().all(|process| process.borrow().in_flight() == 0)
             && self.nats.unsettled() == 0
             && self.given_up.get().is_none_or(|at| self.has_got_around(at))
-            && self.outgrown().is_empty()
+            && self.stale().is_empty()
     }
 
     /// Whether whoever was told something at that time, and can hear at all, has heard it: also who stands still.
@@ -405,14 +407,14 @@ impl World {
     }
 
     /// The summaries that are yet to be replaced, or announced once more.
-    fn outgrown(&self) -> Vec<Key> {
-        if self.plan.options.revise { self.mongo.outgrown() } else { vec![] }
+    fn stale(&self) -> Vec<Key> {
+        if self.plan.options.revise { self.mongo.stale() } else { vec![] }
     }
 
     fn finish(&self) -> Outcome {
         let now = self.clock.now();
         let jobs = self.processes.iter().map(|process| process.borrow().jobs());
-        let end = TheEnd { unsettled: self.nats.unsettled(), jobs: jobs.collect(), outgrown: self.outgrown() };
+        let end = TheEnd { unsettled: self.nats.unsettled(), jobs: jobs.collect(), stale: self.stale() };
         let mut watch = self.watch.borrow_mut();
         watch.end(now, &end);
         let (points, at_first_fault) = self.faults.points();
@@ -427,7 +429,7 @@ impl World {
             revisions: ledger.revisions,
             exhausted: count(ledger.ends.values().filter(|end| end.given_up.is_some() && !end.acknowledged).count()),
             missing: count(ledger.exhausted().filter(|(_, _, what)| *what == Exhaustion::Missing).count()),
-            dead_letters: count(ledger.letters.len()),
+            dead_letters: count(ledger.dead_letters.len()),
             settled_us: ledger.ends.values().filter_map(|end| end.settled_at).max().map_or(0, Time::as_micros),
             faults_us: self.happened.take().into_iter().map(|at| at.map(Time::as_micros)).collect(),
             points,
@@ -476,7 +478,7 @@ impl World {
             process.frozen = 0;
             process.doomed = false;
         }
-        self.saw(&Seen::Started { processor, heartbeat: millis(self.settings.borrow().ack_wait_ms) / 3 });
+        self.saw(&Observation::Started { processor, heartbeat: millis(self.settings.borrow().ack_wait_ms) / 3 });
         let handles = shell::start(self, processor);
         process.borrow_mut().handles = Some(handles);
     }
@@ -493,7 +495,7 @@ impl World {
             (process.handles.take(), process.restart_after.take())
         };
         self.somebody_is_doomed.set(true);
-        self.saw(&Seen::Ended { processor, how });
+        self.saw(&Observation::Ended { processor, how });
         if let Some(handles) = handles {
             if let Some(connection) = handles.nats.connection() {
                 connection.down.cut();
@@ -516,7 +518,7 @@ impl World {
         self.processes.get(processor).is_some_and(|process| process.borrow().doomed)
     }
 
-    pub(crate) fn saw(&self, seen: &Seen<'_>) {
+    pub(crate) fn saw(&self, seen: &Observation<'_>) {
         if let Some(tape) = &self.tape {
             tape.borrow_mut().saw(self.clock.now(), seen, &self.watch.borrow().ledger);
         }

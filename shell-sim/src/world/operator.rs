@@ -2,6 +2,7 @@
 
 use std::{rc::Rc, time::Duration};
 
+use jetstream_model::{self as broker, AckBody, ClientId, Request};
 use transcript_core::{Input, Time};
 
 use super::{
@@ -11,9 +12,8 @@ use super::{
     nats::{CLIENT_NOTICES, Known},
 };
 use crate::{
-    broker::{self, AckBody, ClientId, Request},
+    observation::{Cause, Ending, Observation},
     plan::{Action, Direction, Server, StoreFault, at_ms, millis},
-    seen::{Cause, Ending, Seen},
     store::{Fate, StoreError},
 };
 
@@ -40,7 +40,7 @@ pub(super) async fn wait_and_act(world: Rc<World>, number: usize, at: Time) {
 pub(super) fn act(world: &Rc<World>, number: usize, twist: &mut Twist) {
     let plan = Rc::clone(&world.plan);
     let Some(fault) = plan.faults.get(number) else { return };
-    world.saw(&Seen::Fault(fault));
+    world.saw(&Observation::Fault(fault));
     world.happened(number);
     match &fault.what {
         Action::Kill { processor, outage_ms } => kill(world, *processor, span(world, *outage_ms)),
@@ -71,7 +71,7 @@ pub(super) fn act(world: &Rc<World>, number: usize, twist: &mut Twist) {
             twist.slow_ms = *span_ms;
         }
         Action::LoseReport => {
-            // The core waits for it, and that costs patience as well.
+            // The core waits for it, and that uses up its retry timeout as well.
             fail_some(world, plan.options.core().answer_timeout);
             twist.lose_report = true;
         }
@@ -147,7 +147,7 @@ pub(super) fn disturb(world: &World, processor: Option<usize>, span: Duration) {
 
 fn disturb_by(world: &World, cause: Cause, processor: Option<usize>, span: Duration) {
     let from = world.clock.now();
-    world.saw(&Seen::Disturbed { processor, from, until: from.after(span), cause });
+    world.saw(&Observation::Disturbed { processor, from, until: from.after(span), cause });
 }
 
 /// Mends something after a while.
@@ -220,7 +220,7 @@ fn freeze(world: &Rc<World>, processor: usize, span: Duration) {
             let drains = process.restart_after.is_some();
             drop(process);
             if goes_on {
-                world.saw(&Seen::Thawed { processor });
+                world.saw(&Observation::Thawed { processor });
                 // It says what it would have said long ago, to messages that others have by now; and where it was told to
                 // stop, the signal waited for the thaw.
                 disturb(world, Some(processor), if drains { GRACE } else { AFTERMATH });
@@ -279,26 +279,26 @@ fn step_down(world: &Rc<World>, span: Duration) {
     later(world, span, |world| world.mongo.model.borrow_mut().elect());
 }
 
-/// The store serves nobody, or not that processor: however long that lasts, it costs no job its patience.
+/// The store serves nobody, or not that processor: however long that lasts, it uses up no job's retry timeout.
 fn fail_all(world: &Rc<World>, processor: Option<usize>, outage: Duration) {
     disturb_by(world, Cause::Outage, processor, outage + AFTERMATH * 3);
     let (some, all) = world.store_troubles.get();
     world.store_troubles.set((some, all + outage + AFTERMATH * 3));
-    spend_patience(world);
+    use_up_retry_timeout(world);
 }
 
 /// The store fails a job while it serves others.
 fn fail_some(world: &Rc<World>, span: Duration) {
     let (some, all) = world.store_troubles.get();
     world.store_troubles.set((some + span + AFTERMATH * 3, all));
-    spend_patience(world);
+    use_up_retry_timeout(world);
 }
 
-/// A job whose patience is spent while others are served is given back, which costs an attempt. Several troubles can make
+/// A job whose retry timeout is over while others are served is given back, which costs an attempt. Several troubles can make
 /// one long one, and an outage before or after them counts in.
-fn spend_patience(world: &Rc<World>) {
+fn use_up_retry_timeout(world: &Rc<World>) {
     let (some, all) = world.store_troubles.get();
-    if !some.is_zero() && some + all >= millis(world.plan.options.patience_ms) {
+    if !some.is_zero() && some + all >= millis(world.plan.options.retry_timeout_ms) {
         disturb(world, None, some + all);
     }
 }

@@ -16,7 +16,7 @@ use transcript_core::{
 };
 
 use super::{Requester, publish::Refusal};
-use crate::history::if_there;
+use crate::operate::history::if_there;
 
 /// The longest reason that a header holds, in bytes.
 const LONGEST_REASON: usize = 1024;
@@ -25,17 +25,17 @@ const HEADERS: usize = 4096;
 
 impl Requester {
     /// Stores the message as a dead letter, unless there is one about it.
-    pub(super) async fn bury(&self, letter: &DeadLetter) -> Result<Report, Failure> {
-        let payload = self.copy_of(letter.stream_sequence, letter.ended.as_ref()).await?;
+    pub(super) async fn dead_letter(&self, dead_letter: &DeadLetter) -> Result<Report, Failure> {
+        let payload = self.copy_of(dead_letter.stream_sequence, dead_letter.ended.as_ref()).await?;
         let mut headers = HeaderMap::new();
-        headers.insert(NATS_MESSAGE_ID, letter.message_id());
-        headers.insert(STREAM_SEQUENCE_HEADER, letter.stream_sequence.to_string());
-        headers.insert(ATTEMPTS_HEADER, letter.attempts.to_string());
-        headers.insert(REASON_HEADER, line(&letter.reason));
-        headers.insert(TIME_HEADER, letter.at.as_millis().to_string());
+        headers.insert(NATS_MESSAGE_ID, dead_letter.message_id());
+        headers.insert(STREAM_SEQUENCE_HEADER, dead_letter.stream_sequence.to_string());
+        headers.insert(ATTEMPTS_HEADER, dead_letter.attempts.to_string());
+        headers.insert(REASON_HEADER, line(&dead_letter.reason));
+        headers.insert(TIME_HEADER, dead_letter.at.as_millis().to_string());
         headers.insert(PROCESSOR_HEADER, line(&self.name));
         let stored = self.publish(DEAD_LETTER_SUBJECT.to_owned(), headers, payload).await.map_err(Refusal::failure)?;
-        Ok(Report::Buried { stream_sequence: stored.sequence })
+        Ok(Report::DeadLettered { stream_sequence: stored.sequence })
     }
 
     /// Publishes the end again, unless that was done within the duplicate window.

@@ -38,7 +38,7 @@ struct Asked {
 #[derive(Debug)]
 enum What {
     Publish { key: Key, announcement: Announcement, notification: Notification },
-    Bury { letter: Arc<DeadLetter> },
+    DeadLetter { dead_letter: Arc<DeadLetter> },
     Republish { stream_sequence: u64, ended: SessionEnded },
     Acknowledge { reply: Arc<str>, acknowledgement: Acknowledgement },
 }
@@ -78,8 +78,8 @@ impl Broker {
     }
 
     /// Keeps a message as a dead letter.
-    pub fn bury(&self, id: EffectId, letter: Arc<DeadLetter>) {
-        self.send(id, What::Bury { letter });
+    pub fn dead_letter(&self, id: EffectId, dead_letter: Arc<DeadLetter>) {
+        self.send(id, What::DeadLetter { dead_letter });
     }
 
     /// Publishes the end of a call again.
@@ -127,7 +127,7 @@ impl Requester {
     async fn perform(&self, what: What) -> Result<Report, Failure> {
         match what {
             What::Publish { key, announcement, notification } => self.announce(&key, announcement, &notification).await,
-            What::Bury { letter } => self.bury(&letter).await,
+            What::DeadLetter { dead_letter } => self.dead_letter(&dead_letter).await,
             What::Republish { stream_sequence, ended } => self.republish(stream_sequence, &ended).await,
             What::Acknowledge { reply, acknowledgement } => {
                 // Any answer is a yes; where nobody answers NATS says so, which the client tells apart (`double_ack` does

@@ -75,7 +75,7 @@ fn what_is_out_of_bounds_is_refused_with_flag_value_and_bound() {
         ("--settle-rounds", "0", "0 is not in 1..=1000"),
         ("--max-in-flight", "0", "0 is not in 1..=1000000"),
         ("--page-size", "0", "0 is not in 1..=100000"),
-        ("--patience", "25h", "must be from 0s to 24h"),
+        ("--retry-timeout", "25h", "must be from 0s to 24h"),
         ("--nak-delay", "61m", "must be from 0s to 1h"),
         ("--retry-base", "0s", "must be from 1ms to 1m"),
         ("--retry-cap", "0s", "must be from 1ms to 1h"),

@@ -21,7 +21,7 @@ pub(super) fn of(error: &Error) -> Failure {
 }
 
 /// Names what happened by the server's error code (`src/mongo/base/error_codes.yml`). What is not known here is taken to
-/// pass: trying again costs little, and a job's patience ends.
+/// pass: trying again costs little, and a job's retry timeout ends.
 pub(super) fn of_code(code: i32) -> FailureKind {
     match code {
         // Unauthorized, AuthenticationFailed.

@@ -6,13 +6,13 @@ mod failures;
 mod first_version;
 mod load;
 mod mark;
-pub mod outgrown;
+mod page_gate;
 mod queue;
 #[cfg_attr(feature = "first-version", expect(dead_code, reason = "the first version had no conditional upsert"))]
 pub(crate) mod save;
 mod segment;
+pub mod stale;
 pub mod statement;
-mod turns;
 
 use std::{
     sync::{
@@ -35,8 +35,8 @@ use transcript_core::{
 };
 
 use self::{
+    page_gate::PageGate,
     queue::{Asked, Put, Sender, batches, queue},
-    turns::Turns,
 };
 use crate::batch::pipelined;
 
@@ -55,7 +55,7 @@ pub struct Store {
     loads: Sender<Load>,
     saves: Sender<Arc<Summary>>,
     marks: Sender<Mark>,
-    turns: Arc<Turns>,
+    page_gate: Arc<PageGate>,
 }
 
 /// A mark to put on a summary.
@@ -98,37 +98,37 @@ impl Store {
     #[must_use]
     pub fn start(database: &Database, reports: &mpsc::UnboundedSender<Input>, answer_timeout: Duration) -> Self {
         let worker = Worker::new(database, reports.clone(), answer_timeout);
-        let turns = Arc::new(Turns::default());
+        let page_gate = Arc::new(PageGate::default());
         let (counts, waiting_counts) = queue();
         let (loads, waiting_loads) = queue();
         let (pages, mut waiting_pages) = queue();
         let (saves, waiting_saves) = queue();
         let (marks, waiting_marks) = queue();
-        let (counter, after_counts) = (worker.clone(), Arc::clone(&turns));
+        let (counter, after_counts) = (worker.clone(), Arc::clone(&page_gate));
         tokio::spawn(batches(waiting_counts, BATCH, async move |batch| {
             let requests = batch.len();
             counter.count(batch).await;
             after_counts.done(requests, 1);
         }));
-        let (loader, after_loads) = (worker.clone(), Arc::clone(&turns));
+        let (loader, after_loads) = (worker.clone(), Arc::clone(&page_gate));
         tokio::spawn(batches(waiting_loads, BATCH, async move |batch| {
             let requests = batch.len();
             let commands = loader.load(batch, &pages).await;
             after_loads.done(requests, commands);
         }));
-        let (pager, before_pages) = (worker.clone(), Arc::clone(&turns));
+        let (pager, before_pages) = (worker.clone(), Arc::clone(&page_gate));
         tokio::spawn(pipelined(
             async move || waiting_pages.next().await,
             PAGES,
             move |asked| {
-                let (pager, turns) = (pager.clone(), Arc::clone(&before_pages));
+                let (pager, page_gate) = (pager.clone(), Arc::clone(&before_pages));
                 async move {
-                    turns.page().await;
+                    page_gate.page().await;
                     pager.load_page(asked).await;
                 }
             },
         ));
-        let (saver, after_saves) = (worker.clone(), Arc::clone(&turns));
+        let (saver, after_saves) = (worker.clone(), Arc::clone(&page_gate));
         tokio::spawn(batches(waiting_saves, BATCH, async move |batch| {
             let requests = batch.len();
             #[cfg(not(feature = "first-version"))]
@@ -137,13 +137,13 @@ impl Store {
             saver.insert(batch).await;
             after_saves.done(requests, 1);
         }));
-        let after_marks = Arc::clone(&turns);
+        let after_marks = Arc::clone(&page_gate);
         tokio::spawn(batches(waiting_marks, BATCH, async move |batch| {
             let requests = batch.len();
             worker.mark(batch).await;
             after_marks.done(requests, 1);
         }));
-        Self { counts, loads, saves, marks, turns }
+        Self { counts, loads, saves, marks, page_gate }
     }
 
     /// Counts the session's segments.
@@ -168,9 +168,9 @@ impl Store {
 
     fn ask<T>(&self, queue: &Sender<T>, id: EffectId, what: T) {
         // Before it can be carried out.
-        self.turns.waits();
+        self.page_gate.waits();
         if queue.put(Asked { id, what }) == Put::InPlace {
-            self.turns.done(1, 0);
+            self.page_gate.done(1, 0);
         }
     }
 }

@@ -16,7 +16,7 @@ pub(super) struct Asked<T> {
 }
 
 /// A queue in which each job has one place. A job that asks again, because it has waited for longer than it would, keeps the
-/// place of its first request: only the last one is carried out, and in a queue that is longer than the jobs' patience they
+/// place of its first request: only the last one is carried out, and in a queue that is longer than the jobs' retry timeout they
 /// are served all the same.
 pub(super) fn queue<T>() -> (Sender<T>, Receiver<T>) {
     let (order, ordered) = mpsc::unbounded_channel();

@@ -85,7 +85,7 @@ fn last_word(effect: &Effect) -> Option<&'static str> {
         | Effect::Save { .. }
         | Effect::Publish { .. }
         | Effect::Mark { .. } => None,
-        Effect::Bury { .. } => Some("dead letter"),
+        Effect::DeadLetter { .. } => Some("dead letter"),
         Effect::Republish { .. } => Some("published again"),
         Effect::Acknowledge { acknowledgement: Acknowledgement::Ack, .. } => Some("done"),
         Effect::Acknowledge { acknowledgement: Acknowledgement::Nak { .. }, .. } => Some("given back"),

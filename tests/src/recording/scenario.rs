@@ -136,7 +136,7 @@ impl Scenario {
                 "both deliveries that a call may have end in a kill: the third process keeps its end as a dead letter"
             }
             Self::MongodbAway => {
-                "MongoDB is killed with two calls in hand: they are tried again in place, beyond their patience, and it costs no attempt"
+                "MongoDB is killed with two calls in hand: they are tried again in place, beyond their retry timeout, and it costs no attempt"
             }
             Self::NatsAway => "NATS is killed with two calls in hand: they are saved, and announced once it is back",
             Self::Rollout => {
@@ -238,7 +238,7 @@ impl Scenario {
                 shown.killed == 2
                     && attempts(&[1, 2])
                     && shown.unanswered == ["save", "save"]
-                    && (shown.exhausted, shown.buried) == (1, 1)
+                    && (shown.exhausted, shown.dead_lettered) == (1, 1)
                     && shown.published.is_empty()
             }
             Self::MongodbAway => {
@@ -278,12 +278,12 @@ impl Scenario {
                     && attempts(&[1, 1])
                     && acknowledged(&[("ack", 1), ("term", 1)])
                     && shown.terminated.iter().any(|reason| reason.contains("sessionId"))
-                    && shown.buried == 0
+                    && shown.dead_lettered == 0
             }
             Self::RefusedSummary => {
                 attempts(&[1, 1])
                     && shown.failures("save") == 1
-                    && shown.buried == 1
+                    && shown.dead_lettered == 1
                     && acknowledged(&[("ack", 1), ("term", 1)])
             }
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use transcript_core::{Acknowledgement, Effect, Input, Output, Report, ids::EffectId};
 use transcript_trace::{Note, Said, Server};
 
-use super::trace::{Part, Trace};
+use super::trace::{Trace, TracePart};
 
 /// What a trace shows. Of several processors, or lives of one, everything together in the order of the parts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct Shown {
     /// Marks that were confirmed.
     pub marked: u64,
     /// Dead letters that were confirmed.
-    pub buried: u64,
+    pub dead_lettered: u64,
     /// Ends published again.
     pub republished: u64,
     /// Acknowledgements that were confirmed, by their names.
@@ -73,7 +73,7 @@ impl Shown {
         self.failed.get(effect).copied().unwrap_or(0)
     }
 
-    fn part(&mut self, part: &Part) {
+    fn part(&mut self, part: &TracePart) {
         let mut asked = BTreeMap::<EffectId, &'static str>::new();
         for entry in &part.entries {
             match &entry.said {
@@ -99,7 +99,7 @@ impl Shown {
                 self.redriven += u64::from(delivery.redrive_of.is_some());
             }
             Input::Exhausted(_) => self.exhausted += 1,
-            Input::Reported { .. } | Input::Outgrown(_) | Input::Woken | Input::Drain => {}
+            Input::Reported { .. } | Input::Stale(_) | Input::Woken | Input::Drain => {}
         }
     }
 
@@ -113,7 +113,7 @@ impl Shown {
             | Effect::Load { .. }
             | Effect::Publish { .. }
             | Effect::Mark { .. }
-            | Effect::Bury { .. }
+            | Effect::DeadLetter { .. }
             | Effect::Republish { .. }
             | Effect::Acknowledge { .. } => {}
         }
@@ -125,7 +125,7 @@ impl Shown {
             Report::Counted { segments } => self.counts.push(*segments),
             Report::Published { stream_sequence } => self.published.push(*stream_sequence),
             Report::Marked => self.marked += 1,
-            Report::Buried { .. } => self.buried += 1,
+            Report::DeadLettered { .. } => self.dead_lettered += 1,
             Report::Republished { .. } => self.republished += 1,
             Report::Acknowledged => *self.acknowledged.entry(effect).or_default() += 1,
             Report::Failed(_) => *self.failed.entry(effect).or_default() += 1,
@@ -151,7 +151,7 @@ fn name(effect: &Effect) -> &'static str {
         Effect::Save { .. } => "save",
         Effect::Publish { .. } => "publish",
         Effect::Mark { .. } => "mark",
-        Effect::Bury { .. } => "bury",
+        Effect::DeadLetter { .. } => "dead letter",
         Effect::Republish { .. } => "republish",
         Effect::Acknowledge { acknowledgement: Acknowledgement::Ack, .. } => "ack",
         Effect::Acknowledge { acknowledgement: Acknowledgement::Nak { .. }, .. } => "nak",

@@ -1,11 +1,11 @@
 //! What is written beside an arrow.
 
 use transcript_core::{
-    Acknowledgement, Delivery, Effect, Exhausted, Outgrown, Report, contract::Announcement, event::SessionEnded,
+    Acknowledgement, Delivery, Effect, Exhausted, Report, StaleSummary, contract::Announcement, event::SessionEnded,
 };
 
 use super::{
-    model::{Kind, Lane, Moment, Step, grouped, span},
+    model::{Lane, Moment, Step, StepKind, grouped, span},
     xml::visible,
 };
 
@@ -21,7 +21,7 @@ pub(super) const LABEL: usize = 22;
 pub(super) fn server(effect: &Effect) -> Lane {
     match effect {
         Effect::Count { .. } | Effect::Load { .. } | Effect::Save { .. } | Effect::Mark { .. } => Lane::Store,
-        Effect::Publish { .. } | Effect::Bury { .. } | Effect::Republish { .. } | Effect::Acknowledge { .. } => {
+        Effect::Publish { .. } | Effect::DeadLetter { .. } | Effect::Republish { .. } | Effect::Acknowledge { .. } => {
             Lane::Stream
         }
     }
@@ -40,7 +40,7 @@ pub(super) fn asked(effect: &Effect) -> String {
             "publish".to_owned()
         }
         Effect::Mark { .. } => "mark".to_owned(),
-        Effect::Bury { .. } => "dead letter".to_owned(),
+        Effect::DeadLetter { .. } => "dead letter".to_owned(),
         Effect::Republish { .. } => "publish again".to_owned(),
         Effect::Acknowledge { acknowledgement, .. } => match acknowledgement {
             Acknowledgement::Ack => "ack".to_owned(),
@@ -67,7 +67,7 @@ pub(super) fn server_of_report(report: &Report) -> Lane {
     match report {
         Report::Counted { .. } | Report::Loaded(_) | Report::Saved(_) | Report::Marked => Lane::Store,
         Report::Published { .. }
-        | Report::Buried { .. }
+        | Report::DeadLettered { .. }
         | Report::Republished { .. }
         | Report::Acknowledged
         | Report::Failed(_) => Lane::Stream,
@@ -85,7 +85,7 @@ pub(super) fn asked_in_full(effect: &Effect) -> String {
         | Effect::Save { .. }
         | Effect::Publish { .. }
         | Effect::Mark { .. }
-        | Effect::Bury { .. }
+        | Effect::DeadLetter { .. }
         | Effect::Republish { .. }
         | Effect::Acknowledge { .. } => effect.to_string(),
     }
@@ -99,7 +99,7 @@ pub(super) fn answered(report: &Report) -> String {
         Report::Saved(stored) => format!("stored {}", stored.segments),
         Report::Published { stream_sequence } => format!("published at {stream_sequence}"),
         Report::Marked => "marked".to_owned(),
-        Report::Buried { stream_sequence } => format!("kept at {stream_sequence}"),
+        Report::DeadLettered { stream_sequence } => format!("kept at {stream_sequence}"),
         Report::Republished { stream_sequence } => format!("again at {stream_sequence}"),
         Report::Acknowledged => "confirmed".to_owned(),
         Report::Failed(failure) => failure.kind.to_string(),
@@ -144,14 +144,14 @@ pub(super) fn exhausted(exhausted: &Exhausted) -> (String, String) {
     )
 }
 
-pub(super) fn outgrown(outgrown: &Outgrown) -> (String, String) {
-    let Outgrown { session, published_segments, .. } = outgrown;
+pub(super) fn stale(stale: &StaleSummary) -> (String, String) {
+    let StaleSummary { session, published_segments, .. } = stale;
     let text = format!(
         "the stored summary of {} is behind; its end announced {}",
         session.key(),
         segments(*published_segments)
     );
-    ("summary outgrown".to_owned(), text)
+    ("summary stale".to_owned(), text)
 }
 
 fn segments(count: u64) -> String {
@@ -163,7 +163,7 @@ pub(super) fn fold(step: &mut Step) {
     let (count, length) = (step.count, span(step.until.since(step.at)));
     let counted = grouped(count);
     match step.kind {
-        Kind::Heartbeat if count > 1 => {
+        StepKind::Heartbeat if count > 1 => {
             step.label = format!("{counted} heartbeats");
             step.text = if step.at == step.until {
                 format!("{counted} heartbeats: still at work")
@@ -171,7 +171,7 @@ pub(super) fn fold(step: &mut Step) {
                 format!("{counted} heartbeats within {length}: still at work")
             };
         }
-        Kind::Stored => {
+        StepKind::Stored => {
             step.label = format!("+{}", segments(count));
             step.text = if step.at == step.until {
                 format!("stored: {} more", segments(count))
@@ -179,7 +179,13 @@ pub(super) fn fold(step: &mut Step) {
                 format!("stored: {} more within {length}", segments(count))
             };
         }
-        Kind::Heartbeat | Kind::Message | Kind::Asked | Kind::Answered | Kind::Failed | Kind::Lost | Kind::Remark => {}
+        StepKind::Heartbeat
+        | StepKind::Message
+        | StepKind::Asked
+        | StepKind::Answered
+        | StepKind::Failed
+        | StepKind::Lost
+        | StepKind::Remark => {}
     }
 }
 

@@ -1,0 +1,178 @@
+//! An audit laid out for a terminal.
+
+use std::fmt::Write;
+
+use super::{Asking, Audit, Names};
+
+/// How many of each kind are named; the rest is counted.
+const NAMED: usize = 20;
+
+/// The counts, the names of what is not as it should be, and what to do about it.
+#[must_use]
+pub fn render(audit: &Audit) -> String {
+    let mut page = String::new();
+    let counts = [
+        ("ended", audit.ended),
+        ("summarised", audit.summarised),
+        ("announced", audit.announced),
+        ("incomplete", audit.incomplete),
+        ("under way", audit.under_way),
+        ("discarded", audit.discarded),
+        ("terminated", audit.terminated),
+    ];
+    for (name, count) in counts {
+        counted(&mut page, name, count);
+    }
+    for (name, names) in audit.problems() {
+        counted(&mut page, name, names.total);
+        listed(&mut page, names);
+    }
+    for note in notes(audit) {
+        line(&mut page, &note);
+    }
+    if let Some(repair) = &audit.repair {
+        counted(&mut page, "redriven", repair.redriven);
+        counted(&mut page, "redriven before", repair.redriven_before);
+        counted(&mut page, "not repaired", repair.failed.total);
+        listed(&mut page, &repair.failed);
+    }
+    for advice in advice(audit) {
+        line(&mut page, advice);
+    }
+    page
+}
+
+fn notes(audit: &Audit) -> impl Iterator<Item = String> {
+    let unreadable =
+        (audit.unreadable > 0).then(|| format!("{} notifications and dead letters name no call", audit.unreadable));
+    let terminated = (audit.terminated > 0)
+        .then(|| format!("{} ends could never be processed: the log of who read them says why", audit.terminated));
+    let revised = (audit.revised_unannounced > 0).then(|| {
+        format!(
+            "{} summaries were replaced and nobody was told: `run --revise` announces them",
+            audit.revised_unannounced
+        )
+    });
+    let elsewhere = (audit.summarised == 0 && audit.announced > 0)
+        .then(|| "calls were announced, and none is summarised here: is --mongodb-database right?".to_owned());
+    let asking = match audit.asking {
+        Asking::NoConsumer if audit.under_way > 0 => Some("there is no consumer"),
+        Asking::Nobody if audit.under_way > 0 => Some("no processor was asking for messages"),
+        Asking::NoConsumer | Asking::Nobody | Asking::Somebody => None,
+    };
+    let asking = asking.map(|what| format!("{what}: what is under way waits for `transcript-processor run`"));
+    [unreadable, terminated, revised, elsewhere, asking].into_iter().flatten()
+}
+
+fn advice(audit: &Audit) -> Vec<&'static str> {
+    let mut advice = vec![];
+    let repairable = audit.missing.total + audit.never_announced.total + audit.stale.total > 0;
+    match &audit.repair {
+        Some(repair) if repair.redriven + repair.redriven_before > 0 => {
+            advice.push("audit again when a processor has done what was redriven");
+        }
+        None if repairable => {
+            advice.push("`audit --repair` has missing, never announced and stale calls processed again");
+        }
+        Some(_) | None => {}
+    }
+    if audit.dead_letters.total > 0 {
+        advice
+            .push("`dead-letters list` says why calls were given up, `dead-letters redrive` has them processed again");
+    }
+    if audit.announced_again.total > 0 {
+        advice.push("what was announced again cannot be taken back; `audit --since` leaves out what is older");
+    }
+    advice.push(match audit.under_way {
+        _ if !audit.one_to_one => "not one to one",
+        0 => "one to one",
+        _ => "one to one, but for what is under way",
+    });
+    advice
+}
+
+fn counted(page: &mut String, name: &str, count: u64) {
+    line(page, &format!("{name:<16}{count:>12}"));
+}
+
+fn listed(page: &mut String, names: &Names) {
+    for name in names.named.iter().take(NAMED) {
+        line(page, &format!("    {name}"));
+    }
+    let shown = u64::try_from(names.named.len().min(NAMED)).unwrap_or(0);
+    if names.total > shown {
+        line(page, &format!("    and {} more", names.total - shown));
+    }
+}
+
+fn line(page: &mut String, text: &str) {
+    writeln!(page, "{text}").expect("a String takes everything");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{Name, Remedy},
+        *,
+    };
+
+    fn empty(remedy: Remedy) -> Audit {
+        Audit { one_to_one: true, passes: 1, ..Audit::new(0, Asking::Somebody, remedy) }
+    }
+
+    #[test]
+    fn nothing_is_one_to_one() {
+        let page = render(&empty(Remedy::Tell));
+        assert!(page.starts_with("ended                      0\nsummarised                 0\n"), "{page}");
+        assert!(page.ends_with("dead letters               0\none to one\n"), "{page}");
+    }
+
+    #[test]
+    fn twenty_are_named_and_the_rest_is_counted() {
+        let mut audit = Audit { one_to_one: false, ..empty(Remedy::Tell) };
+        for number in 0..25 {
+            audit.missing.add(Name { key: Some(format!("c:{number}")), end: Some(number), ..Name::default() });
+        }
+        let page = render(&audit);
+        assert!(page.contains("missing                   25\n    c:0, ended at 0\n"), "{page}");
+        assert!(page.contains("    c:19, ended at 19\n    and 5 more\nnever announced"), "{page}");
+        assert!(page.ends_with(
+            "`audit --repair` has missing, never announced and stale calls processed again\nnot one to one\n"
+        ));
+    }
+
+    #[test]
+    fn what_is_no_problem_is_said_all_the_same() {
+        let audit = Audit { terminated: 2, revised_unannounced: 3, announced: 4, ..empty(Remedy::Tell) };
+        let page = render(&audit);
+        assert!(page.contains("2 ends could never be processed: the log of who read them says why\n"), "{page}");
+        assert!(
+            page.contains("3 summaries were replaced and nobody was told: `run --revise` announces them\n"),
+            "{page}"
+        );
+        assert!(page.contains("none is summarised here: is --mongodb-database right?\none to one\n"), "{page}");
+    }
+
+    #[test]
+    fn what_waits_for_nobody_is_said() {
+        let audit = Audit { under_way: 2, asking: Asking::Nobody, ..empty(Remedy::Tell) };
+        let page = render(&audit);
+        assert!(page.contains("no processor was asking for messages: what is under way waits for"), "{page}");
+        assert!(page.ends_with("one to one, but for what is under way\n"), "{page}");
+        assert!(!render(&Audit { under_way: 0, ..audit }).contains("asking"));
+    }
+
+    #[test]
+    fn a_repair_calls_for_another_audit() {
+        let mut audit = Audit { one_to_one: false, ..empty(Remedy::Repair) };
+        audit.announced_again.add(Name { key: Some("c:s".into()), notifications: Some(2), ..Name::default() });
+        if let Some(repair) = &mut audit.repair {
+            repair.redriven = 3;
+        }
+        let page = render(&audit);
+        assert!(page.contains("redriven                   3\n"), "{page}");
+        assert!(page.contains("audit again when a processor has done what was redriven\n"), "{page}");
+        assert!(page.contains("what was announced again cannot be taken back; `audit --since` leaves out"), "{page}");
+        assert!(page.ends_with("not one to one\n"), "{page}");
+    }
+}
