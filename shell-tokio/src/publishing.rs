@@ -147,6 +147,13 @@ impl SegmentMessage {
     pub fn id(&self) -> String {
         format!("{}:{}", self.session.session_id, self.index)
     }
+
+    /// How many bytes its message has, headers included.
+    pub(crate) fn size(&self) -> Result<usize, PublishError> {
+        // `NATS/1.0`, one header line, and an empty line, each ended by CRLF.
+        const AROUND_ID: usize = "NATS/1.0\r\nNats-Msg-Id: \r\n\r\n".len();
+        Ok(to_json(self)?.len() + AROUND_ID + self.id().len())
+    }
 }
 
 /// The payload of `recording.<event>`.
