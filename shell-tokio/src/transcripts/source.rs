@@ -14,12 +14,10 @@ use transcript_core::{
     ids::{IdError, Session},
 };
 use transcript_formats::{Announcement, Broken, Call, Cues, Faults, Options, Reader, Record, Segment};
+use transcript_publishing::{PublishError, SegmentMessage};
 
 use super::show::harmless;
-use crate::{
-    cli::SourceArgs,
-    publishing::{PublishError, SegmentMessage, header_value},
-};
+use crate::cli::SourceArgs;
 
 /// What is read of a file at once.
 const PIECE: usize = 64 * 1024;
@@ -313,7 +311,7 @@ impl<'a> Collector<'a> {
     }
 
     fn message(&mut self, message: SegmentMessage, line: u64) -> Result<(), Reason> {
-        header_value(&message.id())?;
+        message.check_id()?;
         match self.lines.entry((message.session.session_id.clone(), message.index)) {
             Entry::Occupied(before) => {
                 return Err(Reason::Repeated {

@@ -20,11 +20,11 @@ use transcript_core::{
     contract::{SEGMENTS_COLLECTION, TRANSCRIPTION_STREAM},
     ids::Session,
 };
+use transcript_publishing::{PublishError, Publisher, SegmentMessage, SessionEnded};
 
 use self::timeline::{Action, Mishaps, Step, timeline};
 use crate::{
     cli::PlayArgs,
-    publishing::{PublishError, Publisher, SegmentMessage, SessionEnded},
     transcripts::source::{Transcript, shown},
 };
 
@@ -104,7 +104,7 @@ fn largest_message(js: &Context, of_the_stream: i32) -> usize {
 /// A segment that would be stored and could not be published is refused before anything is stored.
 fn check_sizes(transcript: &Transcript, limit: usize) -> Result<(), PlayError> {
     for segment in &transcript.segments {
-        let size = segment.message.size()?;
+        let size = segment.message.message_size()?;
         if size > limit {
             let (path, line) = (transcript.path.clone(), segment.line);
             return Err(PlayError::TooLarge { path, line, size, limit });

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
+use transcript_publishing::{SegmentMessage, SessionEnded};
+
 use super::PlayedSession;
-use crate::{
-    publishing::{SegmentMessage, SessionEnded},
-    transcripts::source::Transcript,
-};
+use crate::transcripts::source::Transcript;
 
 /// No call is played for longer, whatever times its file names: beyond, a clock would overflow.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
