@@ -16,6 +16,7 @@ fn run_args(line: &str) -> RunArgs {
         Command::Run(args) => *args,
         other @ (Command::Setup(_)
         | Command::Play(_)
+        | Command::Convert(_)
         | Command::Show(_)
         | Command::DeadLetters(_)
         | Command::Audit(_)
@@ -147,11 +148,21 @@ fn play_and_show_read_their_arguments() {
     let Command::Play(play) = read("play a b --speed 1.5 --late 2 --lose 1 --repeat-end").unwrap().command else {
         panic!("not play")
     };
-    assert_eq!((play.files.len(), play.late, play.lose, play.repeat_end), (2, 2, 1, true));
+    assert_eq!((play.source.files.len(), play.late, play.lose, play.repeat_end), (2, 2, 1, true));
     assert!((play.speed - 1.5).abs() < f64::EPSILON);
     for speed in ["-1", "NaN", "inf", "10001"] {
         assert!(refusal(&format!("play a --speed={speed}")).contains("must be a number from 0 to 10000"), "{speed}");
     }
+    assert_eq!((play.cues, play.source.labels, play.source.format), (CuesArg::Join, LabelsArg::Hold, None));
+    assert!(refusal("play a b --session s").contains("--session names one call"));
+    assert!(refusal("convert - -").contains("can be read once only"));
+    let refused = refusal("convert a --format vtt");
+    assert!(refused.contains("webvtt, srt, whisper"), "{refused}");
+    let Command::Convert(convert) = read("convert a - --format srt --keep-going --labels one-cue").unwrap().command
+    else {
+        panic!("not convert")
+    };
+    assert_eq!((convert.cues, convert.source.format), (CuesArg::Keep, Some(transcript_formats::Format::Srt)));
     assert!(refusal(&format!("show c {}", "s".repeat(257))).contains("sessionId is longer than 256 bytes"));
     assert!(read("show c s --json").is_ok());
 }
@@ -165,6 +176,7 @@ fn dead_letters_are_named_by_their_places_or_all() {
         other @ (Command::Run(_)
         | Command::Setup(_)
         | Command::Play(_)
+        | Command::Convert(_)
         | Command::Show(_)
         | Command::DeadLetters(_)
         | Command::Audit(_)
