@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, ServerAddr};
+use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, ServerAddr, ServerError};
 use mongodb::{
     bson::doc,
     error::ErrorKind,
@@ -20,6 +20,7 @@ use tokio::time::Instant;
 
 use crate::{
     cli::{MongodbArgs, NatsArgs},
+    operate::setup::permissions::Refusals,
     secret::NatsLogin,
 };
 
@@ -84,16 +85,17 @@ pub enum ConnectError {
     },
 }
 
-/// Connects to NATS. The first connection is tried for `within`; afterwards a lost one is made anew for ever.
+/// Connects to NATS. The first connection is tried for `within`; afterwards a lost one is made anew for ever. `refusals` is
+/// told what the server refuses.
 ///
 /// # Errors
 ///
 /// A file or an address that cannot be used and a server that does not let us in are reported at once; a server that
 /// cannot be reached when `within` is over.
-pub async fn connect_nats(args: &NatsArgs, within: Duration) -> Result<Client, ConnectError> {
+pub async fn connect_nats(args: &NatsArgs, within: Duration, refusals: &Refusals) -> Result<Client, ConnectError> {
     let url = args.url.to_string();
     let servers = args.url.servers().map_err(|source| ConnectError::NatsUrl { url: url.clone(), source })?;
-    let options = options(args).await?;
+    let options = options(args, refusals).await?;
     let mut last = None;
     match tokio::time::timeout(within, first_connection(&options, &servers, &mut last)).await {
         Ok(Ok(client)) => Ok(client),
@@ -195,12 +197,12 @@ async fn first_connection(
     }
 }
 
-async fn options(args: &NatsArgs) -> Result<ConnectOptions, ConnectError> {
+async fn options(args: &NatsArgs, refusals: &Refusals) -> Result<ConnectOptions, ConnectError> {
     let mut options = ConnectOptions::new()
         .name(NAME)
         .ping_interval(PING_INTERVAL)
         .reconnect_delay_callback(reconnect_delay)
-        .event_callback(log_events(args.url.to_string()))
+        .event_callback(log_events(args.url.to_string(), refusals.clone()))
         .require_tls(args.require_tls || args.tls_ca.is_some() || args.tls_cert.is_some());
     if let Some(path) = &args.creds {
         let creds = read_file("--nats-creds", path).await?;
@@ -256,9 +258,14 @@ fn reconnect_delay(attempts: usize) -> Duration {
 }
 
 /// Logs what becomes of the connection. While there is none, each attempt fails in the same way: only the first is told.
-fn log_events(url: String) -> impl Fn(Event) -> future::Ready<()> + Send + Sync + 'static {
+fn log_events(url: String, refusals: Refusals) -> impl Fn(Event) -> future::Ready<()> + Send + Sync + 'static {
     let told = AtomicBool::new(false);
     move |event| {
+        if let Event::ServerError(ServerError::Other(error)) = &event
+            && refusals.heard(error)
+        {
+            return future::ready(());
+        }
         let is_error = matches!(event, Event::ClientError(_));
         if is_error && told.swap(is_error, Ordering::Relaxed) {
             tracing::debug!("NATS: {event}");
