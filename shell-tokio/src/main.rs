@@ -22,6 +22,7 @@ use transcript_processor::{
         permissions::{Permissions, Refusals},
     },
     service::clock::Clock,
+    service::mongodb::describe,
     service::run,
     traces,
     transcripts::play,
@@ -299,12 +300,12 @@ fn with_causes(error: &(dyn Error + 'static)) -> String {
     line
 }
 
-/// The error's own text, in one line. The MongoDB driver's adds fields for debugging, of which its kind is the text.
+/// The error's own text, in one line; that of MongoDB and its driver in our words, because theirs can quote a document.
 fn told(error: &(dyn Error + 'static)) -> String {
     let mongodb = error
         .downcast_ref::<mongodb::error::Error>()
         .or_else(|| error.downcast_ref::<Box<mongodb::error::Error>>().map(Box::as_ref));
-    let text = mongodb.map_or_else(|| error.to_string(), |error| error.kind.to_string());
+    let text = mongodb.map_or_else(|| error.to_string(), describe);
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 

@@ -20,8 +20,8 @@ use crate::{
     operate::setup::{self, Api, SetupError, permissions::Permissions},
     service::clock::Clock,
     service::driver::{Deliveries, Driver, Ended, RealServers, Signal},
+    service::mongodb::{Store, stale::Watch},
     service::record::{self, RecordError, Recording, Tape, Target},
-    store::{Store, stale::Watch},
 };
 
 /// How long after it was missed a consumer is made anew. nats-server removes the files of a deleted one a while after it
@@ -133,7 +133,7 @@ pub async fn drive(
         finders.spawn(watch.run());
     }
     let servers = RealServers {
-        store: Store::start(database, &reports, answer_timeout),
+        store: Store::start(database, &reports, clock, answer_timeout),
         broker,
         deliveries: Some(Deliveries::start(
             Puller::new(client.clone(), clock, reports.clone(), allowed, missing, values.ack_wait),

@@ -118,7 +118,7 @@ async fn set_up_jetstream(js: &Context, request: &Request, report: &mut Report) 
     Ok(())
 }
 
-/// The index by which [`Watch`](crate::store::stale::Watch) finds the summaries of the last while.
+/// The index by which [`Watch`](crate::service::mongodb::stale::Watch) finds the summaries of the last while.
 ///
 /// # Errors
 ///
