@@ -6,11 +6,11 @@ pub mod crashes;
 pub mod explore;
 mod generate;
 mod ledger;
+mod observation;
 pub mod plan;
 mod property;
 mod rng;
 mod runtime;
-mod seen;
 pub mod store;
 mod world;
 

@@ -8,7 +8,7 @@ use super::Property;
 use crate::{
     broker::AckSubject,
     ledger::Ledger,
-    seen::{Cause, Seen},
+    observation::{Cause, Observation},
 };
 
 /// A dead letter is about a call that MongoDB refuses, a message that used up its deliveries by faults, or a payload that
@@ -21,8 +21,8 @@ impl Property for ADeadLetterHasACause {
         "ADeadLetterHasACause"
     }
 
-    fn saw(&mut self, now: Time, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
-        let Seen::DeadLetterStored { message, of } = seen else { return Ok(()) };
+    fn saw(&mut self, now: Time, seen: &Observation<'_>, ledger: &Ledger) -> Result<(), String> {
+        let Observation::DeadLetterStored { message, of } = seen else { return Ok(()) };
         let mut earlier = ledger.dead_letters.iter().filter(|it| it.of == *of && it.sequence != message.sequence);
         if earlier.any(|dead_letter| now < ledger.promises.only_until(dead_letter.at) && !dead_letter.purged) {
             return Err(format!("message {of} has two dead letters"));
@@ -58,15 +58,15 @@ impl Property for ADrainGivesBackFirstDeliveriesOnly {
         "ADrainGivesBackFirstDeliveriesOnly"
     }
 
-    fn saw(&mut self, _: Time, seen: &Seen<'_>, _: &Ledger) -> Result<(), String> {
-        if let Seen::Ended { processor, .. } = seen {
+    fn saw(&mut self, _: Time, seen: &Observation<'_>, _: &Ledger) -> Result<(), String> {
+        if let Observation::Ended { processor, .. } = seen {
             self.draining.remove(processor);
             self.tried.retain(|(by, _)| by != processor);
         }
-        if let Seen::Disturbed { processor: Some(processor), cause: Cause::Rollout, .. } = seen {
+        if let Observation::Disturbed { processor: Some(processor), cause: Cause::Rollout, .. } = seen {
             self.draining.insert(*processor);
         }
-        let Seen::Asked { processor, id, effect } = seen else { return Ok(()) };
+        let Observation::Asked { processor, id, effect } = seen else { return Ok(()) };
         if !self.draining.contains(processor) {
             return Ok(());
         }

@@ -11,8 +11,8 @@ use super::{
 use crate::{
     broker::{ApiCall, Headers, Input, PurgeScope, Request},
     ledger::Origin,
+    observation::Observation,
     plan::{Chore, Task, at_ms},
-    seen::Seen,
 };
 
 /// How long deliveries can come to nothing because a chore went on beside them.
@@ -34,7 +34,7 @@ pub(super) async fn wait_and_do(world: Rc<World>, chore: Chore) {
 
 /// Every dead letter in the stream becomes an end again, once for as long as its id is remembered.
 fn redrive(world: &World) {
-    world.saw(&Seen::Chore(Task::Redrive));
+    world.saw(&Observation::Chore(Task::Redrive));
     let dead_letters: Vec<(u64, Arc<[u8]>)> = {
         let watch = world.watch.borrow();
         let kept = watch.ledger.dead_letters.iter().filter(|dead_letter| !dead_letter.purged);
@@ -51,21 +51,21 @@ fn redrive(world: &World) {
 /// What is under way goes on beside what is delivered anew, and its belated words are taken for the new deliveries.
 fn reset(world: &World) {
     operator::disturb(world, None, AFTERMATH);
-    world.saw(&Seen::Chore(Task::ResetConsumer));
+    world.saw(&Observation::Chore(Task::ResetConsumer));
     let (stream, consumer) = (TRANSCRIPTION_STREAM.into(), CONSUMER.into());
     world.call(ApiCall::ResetConsumer { stream, consumer, sequence: Some(1) });
 }
 
 fn purge_and_restart(world: &World) {
     operator::disturb(world, None, AFTERMATH);
-    world.saw(&Seen::Chore(Task::PurgeAndRestart));
+    world.saw(&Observation::Chore(Task::PurgeAndRestart));
     world.call(ApiCall::Purge { stream: TRANSCRIPTION_STREAM.into(), scope: PurgeScope::All });
     nats::handle(world, Input::Terminate, None, false);
     nats::handle(world, Input::Start, None, false);
 }
 
 fn publish_again(world: &World) {
-    world.saw(&Seen::Chore(Task::PublishAgain));
+    world.saw(&Observation::Chore(Task::PublishAgain));
     let published: Vec<(usize, usize)> = {
         let watch = world.watch.borrow();
         let ends = watch.ledger.ends.values().filter_map(|end| match end.origin {
@@ -77,7 +77,7 @@ fn publish_again(world: &World) {
     for (number, end) in published {
         let Some(call) = world.plan.calls.get(number) else { continue };
         let sequence = world.nats.model.borrow().last_sequence(TRANSCRIPTION_STREAM) + 1;
-        world.saw(&Seen::EndRestored { call: number, end, sequence });
+        world.saw(&Observation::EndRestored { call: number, end, sequence });
         publish_end(world, call, end);
     }
 }

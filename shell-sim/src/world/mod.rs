@@ -45,11 +45,11 @@ use crate::{
     broker::{ApiCall, Broker, ClientId, ConsumerAction, ConsumerConfig, Inbox, Input, Request, StreamConfig, Tuning},
     bug::Bug,
     ledger::Exhaustion,
+    observation::{Ending, Observation},
     plan::{Options, Plan, Trigger, at_ms, millis},
     property::TheEnd,
     rng::Rng,
     runtime::Clock,
-    seen::{Ending, Seen},
 };
 
 /// The servers' calendar at the start of a world, in milliseconds since the Unix epoch.
@@ -476,7 +476,7 @@ impl World {
             process.frozen = 0;
             process.doomed = false;
         }
-        self.saw(&Seen::Started { processor, heartbeat: millis(self.settings.borrow().ack_wait_ms) / 3 });
+        self.saw(&Observation::Started { processor, heartbeat: millis(self.settings.borrow().ack_wait_ms) / 3 });
         let handles = shell::start(self, processor);
         process.borrow_mut().handles = Some(handles);
     }
@@ -493,7 +493,7 @@ impl World {
             (process.handles.take(), process.restart_after.take())
         };
         self.somebody_is_doomed.set(true);
-        self.saw(&Seen::Ended { processor, how });
+        self.saw(&Observation::Ended { processor, how });
         if let Some(handles) = handles {
             if let Some(connection) = handles.nats.connection() {
                 connection.down.cut();
@@ -516,7 +516,7 @@ impl World {
         self.processes.get(processor).is_some_and(|process| process.borrow().doomed)
     }
 
-    pub(crate) fn saw(&self, seen: &Seen<'_>) {
+    pub(crate) fn saw(&self, seen: &Observation<'_>) {
         if let Some(tape) = &self.tape {
             tape.borrow_mut().saw(self.clock.now(), seen, &self.watch.borrow().ledger);
         }

@@ -24,9 +24,9 @@ use crate::{
         AckBody, AdvisoryKind, ApiCall, Broker, ClientId, Event, Headers, Inbox, Input, Message, Pull, Request,
         StoredMessage, Which,
     },
+    observation::{Fate, Observation},
     plan::{Moment, Server},
     runtime::{Bell, Queue, Slot},
-    seen::{Fate, Seen},
 };
 
 /// How long a client goes on with a connection that is dead: three pings of one second.
@@ -129,7 +129,7 @@ pub(super) fn handle(world: &World, input: Input, from: Option<ClientId>, lose_a
     let now = world.clock.now();
     let published = match &input {
         Input::Request(Request::Ack { subject, body, .. }) => {
-            world.saw(&Seen::AckArrived { sequence: subject.stream_seq, body });
+            world.saw(&Observation::AckArrived { sequence: subject.stream_seq, body });
             None
         }
         Input::Request(Request::Publish { subject, headers, payload, .. }) => {
@@ -171,10 +171,10 @@ fn saw_stored(world: &World, message: &StoredMessage) {
     };
     if **subject == *DEAD_LETTER_SUBJECT {
         let of = number(STREAM_SEQUENCE_HEADER).expect("a dead letter names its message");
-        world.saw(&Seen::DeadLetterStored { message, of });
+        world.saw(&Observation::DeadLetterStored { message, of });
     } else if **subject == *SESSION_ENDED_SUBJECT {
         if let Some(of) = number(REDRIVE_OF_HEADER) {
-            world.saw(&Seen::EndRedriven { message, of });
+            world.saw(&Observation::EndRedriven { message, of });
         }
     } else if **subject == *REVISED_SUBJECT || subject.starts_with(PROCESSED_SUBJECT) {
         let notification: Notification = serde_json::from_slice(payload).expect("the shell writes its contract");
@@ -183,7 +183,7 @@ fn saw_stored(world: &World, message: &StoredMessage) {
             None if **subject == *PROCESSED_SUBJECT => Announcement::Processed,
             None => Announcement::ProcessedOnce,
         };
-        world.saw(&Seen::NotificationStored { sequence: *sequence, announcement, notification: &notification });
+        world.saw(&Observation::NotificationStored { sequence: *sequence, announcement, notification: &notification });
     }
 }
 
@@ -207,7 +207,7 @@ fn deliver(world: &World, from: Option<ClientId>, lose_answer: bool) {
             }
             Some(Event::Advisory(advisory)) => {
                 if advisory.kind == AdvisoryKind::MaxDeliveries {
-                    world.saw(&Seen::GivenUp { sequence: advisory.stream_seq });
+                    world.saw(&Observation::GivenUp { sequence: advisory.stream_seq });
                     world.given_up.set(Some(world.clock.now()));
                 }
             }
@@ -223,12 +223,12 @@ fn send(world: &World, to: Inbox, message: Message, lost: bool) {
     if let Message::Core { payload, .. } = &message
         && let Some(MaxDeliver { stream_seq: sequence, .. }) = MaxDeliver::read(payload)
     {
-        world.saw(&Seen::Told { processor: connection.processor, sequence, fate });
+        world.saw(&Observation::AdvisoryReceiver { processor: connection.processor, sequence, fate });
     }
     if let Message::Delivery(delivery) = &message {
         let (processor, sequence, attempt) =
             (connection.processor, delivery.message.sequence, delivery.reply.deliveries);
-        world.saw(&Seen::Sent { processor, sequence, attempt, fate });
+        world.saw(&Observation::Sent { processor, sequence, attempt, fate });
     }
     if fate == Fate::UnderWay {
         connection.down.send(world.clock.now(), world.delay(), Down::Message(to.token, Box::new(message)));

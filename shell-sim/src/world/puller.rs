@@ -9,7 +9,7 @@ use super::{nats::Frame, shell::Shared};
 use crate::{
     broker::{self, Message, Pull, Status, WhenEmpty},
     bug::Bug,
-    seen::Seen,
+    observation::Observation,
 };
 
 /// The shortest and the longest time for which the broker keeps a request; between them it is the ack wait.
@@ -153,7 +153,7 @@ impl Puller {
     fn deliver(&mut self, delivery: broker::Delivery) {
         let processor = self.shared.processor;
         let reply: Arc<str> = delivery.reply.to_string().into();
-        self.shared.world.saw(&Seen::Arrived { processor, reply: &reply });
+        self.shared.world.saw(&Observation::Arrived { processor, reply: &reply });
         if self.shared.world.has_bug(Bug::ClientBuffer) {
             self.held.push_back(delivery);
         } else {

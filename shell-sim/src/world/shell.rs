@@ -33,9 +33,9 @@ use super::{
 use crate::{
     broker::{AckBody, Answer, Headers, Message, Which},
     bug::Bug,
+    observation::{Ending, Observation},
     plan::{Kind, Moment, millis},
     runtime::{Bell, Queue, Slot},
-    seen::{Ending, Seen},
     store::{self, Command, Durability, StoreError},
 };
 
@@ -293,15 +293,15 @@ impl Driver {
         let ignored = self.core.borrow().counters().ignored_reports;
         let mut reported = None;
         match &input {
-            Input::Delivered(delivery) => world.saw(&Seen::Delivered { processor, delivery }),
+            Input::Delivered(delivery) => world.saw(&Observation::Delivered { processor, delivery }),
             Input::Reported { effect, report } => {
                 reported = Some(*effect);
-                world.saw(&Seen::Reported { processor, id: *effect, report });
+                world.saw(&Observation::Reported { processor, id: *effect, report });
             }
             Input::Exhausted(exhausted) => {
-                world.saw(&Seen::Heard { processor, sequence: exhausted.stream_sequence });
+                world.saw(&Observation::Heard { processor, sequence: exhausted.stream_sequence });
             }
-            Input::Stale(stale) => world.saw(&Seen::StaleSummary { processor, key: &stale.session.key() }),
+            Input::Stale(stale) => world.saw(&Observation::StaleSummary { processor, key: &stale.session.key() }),
             Input::Woken => {}
             Input::Drain => self.shared.stop_pulling(),
         }
@@ -313,7 +313,7 @@ impl Driver {
         }
         self.tell(input);
         if let Some(id) = reported.filter(|_| self.core.borrow().counters().ignored_reports > ignored) {
-            world.saw(&Seen::Ignored { processor, id });
+            world.saw(&Observation::Ignored { processor, id });
         }
     }
 
@@ -341,7 +341,7 @@ impl Driver {
             let output = self.core.borrow_mut().poll_output();
             match output {
                 Output::Perform { id, effect } => {
-                    world.saw(&Seen::Asked { processor, id, effect: &effect });
+                    world.saw(&Observation::Asked { processor, id, effect: &effect });
                     let kind = Kind::of(&effect);
                     let twist = world.pass(Point::Effect { processor, kind, moment: Moment::Before });
                     if world.is_doomed(processor) {
@@ -353,7 +353,7 @@ impl Driver {
                     world.pass(Point::Effect { processor, kind, moment: Moment::After });
                 }
                 Output::InProgress { reply } => {
-                    world.saw(&Seen::InProgress { processor, reply: &reply });
+                    world.saw(&Observation::InProgress { processor, reply: &reply });
                     let kind = Kind::Heartbeat;
                     world.pass(Point::Effect { processor, kind, moment: Moment::Before });
                     // What cannot be sent now would be late.
@@ -367,7 +367,7 @@ impl Driver {
                     let (jobs, bytes) = (core.in_flight(), core.bytes_in_flight());
                     let overflowed = core.counters().overflowed;
                     drop(core);
-                    world.saw(&Seen::Waits { processor, jobs, bytes, overflowed, served, next });
+                    world.saw(&Observation::Waits { processor, jobs, bytes, overflowed, served, next });
                     return Some(Some(next));
                 }
                 Output::Drained => return Some(None),

@@ -23,7 +23,7 @@ mod script;
 pub mod steps;
 
 pub use self::{
-    record::{Disagreement, Observation, Record, Seen},
+    record::{BrokerEvent, Disagreement, Observation, Record},
     script::{Action, ConsumerPlan, Script, Step, Stop},
 };
 

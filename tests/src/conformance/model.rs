@@ -8,7 +8,7 @@ use transcript_sim::broker::{
     Headers, Inbox, Input, Message, Pull, PurgeScope, Request, StatusHeaders, StreamConfig, Tuning, WhenEmpty,
 };
 
-use super::{Action, ConsumerPlan, Record, Script, Seen, Step, Stop, script::RESTART_MS};
+use super::{Action, BrokerEvent, ConsumerPlan, Record, Script, Step, Stop, script::RESTART_MS};
 
 /// How late timers and steps may be without a difference, in milliseconds.
 pub const MARGIN_MS: u64 = 110;
@@ -247,7 +247,7 @@ impl<'s> Bench<'s> {
                         AdvisoryKind::Terminated { reason, .. } => ("MSG_TERMINATED", reason.to_string()),
                     };
                     let (sequence, deliveries) = (advisory.stream_seq, advisory.deliveries);
-                    let seen = Seen::Advisory { kind: kind.to_owned(), sequence, deliveries, reason };
+                    let seen = BrokerEvent::Advisory { kind: kind.to_owned(), sequence, deliveries, reason };
                     self.record.see(format!("advisories {kind}"), at_ms, seen);
                 }
             }
@@ -273,15 +273,15 @@ pub(super) fn lane_of_step(script: &Script, number: usize) -> String {
     format!("step {number:02} {words}")
 }
 
-fn seen(message: Message) -> Seen {
+fn seen(message: Message) -> BrokerEvent {
     match message {
-        Message::Delivery(delivery) => Seen::Delivered {
+        Message::Delivery(delivery) => BrokerEvent::Delivered {
             sequence: delivery.reply.stream_seq,
             attempt: delivery.reply.deliveries,
             consumer_seq: delivery.reply.consumer_seq,
             pending: delivery.reply.pending,
         },
-        Message::Status(status) => Seen::Status {
+        Message::Status(status) => BrokerEvent::Status {
             code: status.code,
             text: status.text.to_string(),
             headers: match status.headers {
@@ -290,11 +290,11 @@ fn seen(message: Message) -> Seen {
                 StatusHeaders::Last { consumer, stream } => format!("last {consumer} of consumer {stream} of stream"),
             },
         },
-        Message::PubAck(ack) => Seen::PubAck { sequence: ack.sequence, duplicate: ack.duplicate },
-        Message::AckConfirmed => Seen::Confirmed,
-        Message::NoResponders => Seen::NoResponders,
-        Message::Refused(error) => Seen::Refused(u64::from(error.err_code)),
-        Message::Answer(Answer::Consumer(info)) => Seen::Info {
+        Message::PubAck(ack) => BrokerEvent::PubAck { sequence: ack.sequence, duplicate: ack.duplicate },
+        Message::AckConfirmed => BrokerEvent::Confirmed,
+        Message::NoResponders => BrokerEvent::NoResponders,
+        Message::Refused(error) => BrokerEvent::Refused(u64::from(error.err_code)),
+        Message::Answer(Answer::Consumer(info)) => BrokerEvent::Info {
             delivered: (info.delivered.consumer, info.delivered.stream),
             floor: (info.ack_floor.consumer, info.ack_floor.stream),
             ack_pending: info.num_ack_pending,
@@ -302,9 +302,9 @@ fn seen(message: Message) -> Seen {
             waiting: info.num_waiting,
             pending: info.num_pending,
         },
-        Message::Answer(Answer::Purged(count)) => Seen::Purged(count),
+        Message::Answer(Answer::Purged(count)) => BrokerEvent::Purged(count),
         Message::Answer(Answer::Stream(_) | Answer::Message(_) | Answer::Deleted) | Message::Core { .. } => {
-            Seen::Answered
+            BrokerEvent::Answered
         }
     }
 }
