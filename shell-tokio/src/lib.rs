@@ -11,7 +11,6 @@
 //! | [`cli`], [`connect`], [`logging`], [`secret`] | settings, connections, logs, passwords |
 
 mod batch;
-pub mod broker;
 pub mod cli;
 pub mod connect;
 pub mod logging;

@@ -7,11 +7,11 @@ use std::{
     time::Duration,
 };
 
-use async_nats::{Client, jetstream};
+use async_nats::jetstream;
 use mongodb::Database;
 use transcript_processor::{
     cli::{AuditArgs, Cli, Command, DeadLettersCommand, ShowArgs, StreamSettings, Which},
-    connect::{connect_mongodb, connect_nats},
+    connect::{NatsConnection, connect_mongodb, connect_nats},
     logging,
     operate::audit::{self, Options, Progress, Remedy, SESSIONS_A_PASS},
     operate::dead_letters::{self, Outcome, Whole},
@@ -95,14 +95,14 @@ async fn command(cli: &Cli) -> Result<Finding, Box<dyn Error>> {
     done
 }
 
-async fn perform(cli: &Cli, nats: Option<Client>, database: &Database) -> Result<Finding, Box<dyn Error>> {
+async fn perform(cli: &Cli, nats: Option<NatsConnection>, database: &Database) -> Result<Finding, Box<dyn Error>> {
     let Some(nats) = nats else {
         if let Command::Show(args) = &cli.command {
             show_summary(database, args).await?;
         }
         return Ok(Finding::Good);
     };
-    let js = jetstream::new(nats.clone());
+    let js = jetstream::new(nats.client.clone());
     match &cli.command {
         Command::Run(args) => run::run(nats, database.clone(), args).await?,
         Command::Setup(settings) => set_up(&js, database, settings).await?,
