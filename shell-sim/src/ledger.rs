@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, rc::Rc, sync::Arc, time::Duration};
 
+use jetstream_model::{AckBody, StoredMessage};
 use transcript_core::{Time, contract::Announcement, event::SessionEnded, ids::Key};
 
 use crate::{
-    broker::{AckBody, StoredMessage},
     observation::{Cause, Fate, Observation},
     plan::{Action, EndPayload, Options, Plan, Task, Verdict, millis},
 };

@@ -1,6 +1,5 @@
 //! The simulated world: everything around the processor's core, deterministic and without I/O.
 
-pub mod broker;
 mod bug;
 pub mod crashes;
 pub mod explore;

@@ -2,6 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use jetstream_model::{AckBody, StoredMessage};
 use transcript_core::{
     Delivery, Effect, Report, Time, WakeUp,
     contract::{Announcement, Notification},
@@ -10,7 +11,6 @@ use transcript_core::{
 };
 
 use crate::{
-    broker::{AckBody, StoredMessage},
     plan::{Fault, Task},
     store::Document,
 };

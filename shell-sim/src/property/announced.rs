@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jetstream_model::AckBody;
 use transcript_core::{
     Effect, Report, Time,
     contract::Announcement,
@@ -10,7 +11,6 @@ use transcript_core::{
 
 use super::Property;
 use crate::{
-    broker::AckBody,
     ledger::Ledger,
     observation::Observation,
     plan::{Action, Fault},

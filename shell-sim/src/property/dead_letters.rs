@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use jetstream_model::AckSubject;
 use transcript_core::{Acknowledgement, Effect, Time, contract::REASON_HEADER, ids::JobId};
 
 use super::Property;
 use crate::{
-    broker::AckSubject,
     ledger::Ledger,
     observation::{Cause, Observation},
 };
@@ -28,8 +28,7 @@ impl Property for ADeadLetterHasACause {
             return Err(format!("message {of} has two dead letters"));
         }
         let Some(end) = ledger.ends.get(of) else { return Err(format!("a dead letter about {of}, which is no end")) };
-        let headers = message.headers.other.iter();
-        let reason = headers.clone().find(|(name, _)| **name == *REASON_HEADER).map_or("", |(_, value)| value);
+        let reason = message.headers.get(REASON_HEADER).unwrap_or_default();
         let refused = end.key.as_ref().is_some_and(|key| ledger.is_refused(key));
         let last = end.attempts.len().checked_sub(1);
         let gave_up = last.is_some_and(|last| ledger.explains(&end.attempts, last, now));

@@ -6,11 +6,11 @@ use std::{
     time::Duration,
 };
 
+use jetstream_model::{AckBody, AckSubject};
 use transcript_core::{Acknowledgement, Effect, Time, ids::JobId};
 
 use super::{Property, TheEnd};
 use crate::{
-    broker::{AckBody, AckSubject},
     ledger::{Exhaustion, Ledger, Origin},
     observation::{Fate, Observation},
     plan::millis,

@@ -2,6 +2,7 @@
 
 use std::{rc::Rc, sync::Arc, time::Duration};
 
+use jetstream_model::{ApiCall, Headers, Input, PurgeScope, Request};
 use transcript_core::contract::{CONSUMER, REDRIVE_OF_HEADER, SESSION_ENDED_SUBJECT, TRANSCRIPTION_STREAM, redrive_id};
 
 use super::{
@@ -9,7 +10,6 @@ use super::{
     transcriber::{broker_is_up, publish_end},
 };
 use crate::{
-    broker::{ApiCall, Headers, Input, PurgeScope, Request},
     ledger::Origin,
     observation::Observation,
     plan::{Chore, Task, at_ms},
@@ -41,8 +41,7 @@ fn redrive(world: &World) {
         kept.map(|dead_letter| (dead_letter.sequence, Arc::clone(&dead_letter.payload))).collect()
     };
     for (sequence, payload) in dead_letters {
-        let other = vec![(REDRIVE_OF_HEADER.into(), sequence.to_string().into())];
-        let headers = Headers { msg_id: Some(redrive_id(sequence).into()), other, ..Headers::default() };
+        let headers = Headers::id(redrive_id(sequence)).with(REDRIVE_OF_HEADER, sequence.to_string());
         let request = Request::Publish { reply: None, subject: SESSION_ENDED_SUBJECT.into(), headers, payload };
         nats::handle(world, Input::Request(request), None, false);
     }

@@ -10,7 +10,6 @@ mod link;
 mod mongo;
 mod nats;
 mod operator;
-mod puller;
 mod shell;
 mod tape;
 mod transcriber;
@@ -22,6 +21,9 @@ use std::{
     time::Duration,
 };
 
+use jetstream_model::{
+    ApiCall, Broker, ClientId, ConsumerAction, ConsumerConfig, Inbox, Input, Request, StreamConfig, Tuning,
+};
 use smol::LocalExecutor;
 use transcript_core::{
     Time, WallTime,
@@ -42,7 +44,6 @@ use self::{
     watch::Watch,
 };
 use crate::{
-    broker::{ApiCall, Broker, ClientId, ConsumerAction, ConsumerConfig, Inbox, Input, Request, StreamConfig, Tuning},
     bug::Bug,
     ledger::Exhaustion,
     observation::{Ending, Observation},
@@ -213,7 +214,7 @@ enum Taping {
 impl World {
     fn new(plan: &Plan, recording: Recording, taping: Taping) -> Rc<Self> {
         let plan = Rc::new(plan.clone());
-        let broker = Broker::new(WallTime::from_millis(EPOCH_MS), Tuning::default());
+        let broker = Broker::new(EPOCH_MS, Tuning::default());
         Rc::new(Self {
             clock: Rc::default(),
             nats: Nats::new(broker, plan.processors),

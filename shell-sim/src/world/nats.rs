@@ -8,33 +8,35 @@ use std::{
     time::Duration,
 };
 
+use jetstream_model::{
+    AdvisoryKind, Broker, ClientId, Event, Headers, Inbox, Input, Message, Request, StoredMessage, wire,
+};
 use serde::Deserialize;
 use smol::future;
+use transcript_client::jetstream::{self, Address, Frame};
 use transcript_core::{
-    Time,
+    Time, WallTime,
     contract::{
         Announcement, CONSUMER, DEAD_LETTER_SUBJECT, Notification, PROCESSED_SUBJECT, REDRIVE_OF_HEADER,
         REVISED_SUBJECT, SESSION_ENDED_SUBJECT, STREAM_SEQUENCE_HEADER, TRANSCRIPTION_STREAM,
     },
 };
 
-use super::{World, faults::Point, link::Link, operator};
+use super::{World, faults::Point, link::Link, operator, shell::Event as ProcessEvent};
 use crate::{
-    broker::{
-        AckBody, AdvisoryKind, ApiCall, Broker, ClientId, Event, Headers, Inbox, Input, Message, Pull, Request,
-        StoredMessage, Which,
-    },
     observation::{Fate, Observation},
     plan::{Moment, Server},
-    runtime::{Bell, Queue, Slot},
+    runtime::{Bell, Queue},
 };
 
 /// How long a client goes on with a connection that is dead: three pings of one second.
 pub(super) const CLIENT_NOTICES: Duration = Duration::from_secs(3);
 /// The longest pause between two attempts to connect, as in async-nats.
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
-/// How long the server may keep a pull request that its client has dropped.
-const PULL_EXPIRES: Duration = Duration::from_secs(31);
+/// The inbox that stands for the subscription to advisories; those of requests are counted from 1.
+const ADVISORIES: u64 = 0;
+/// The largest message that the server takes: nats-server's default.
+const MAX_PAYLOAD: usize = 1 << 20;
 
 /// The broker's side.
 pub(super) struct Nats {
@@ -97,6 +99,11 @@ impl Nats {
         self.model.borrow().is_up() && !blocked
     }
 
+    /// When the model does something by itself.
+    fn next_deadline(&self) -> Option<Time> {
+        self.model.borrow().next_deadline().map(|due| Time::ZERO.after(due))
+    }
+
     fn next_id(&self) -> ClientId {
         self.clients.set(self.clients.get() + 1);
         ClientId(self.clients.get())
@@ -107,14 +114,14 @@ impl Nats {
 pub(super) async fn timers(world: Rc<World>) {
     let nats = &world.nats;
     loop {
-        let due = nats.model.borrow().next_deadline();
+        let due = nats.next_deadline();
         nats.sleeps_until.set(due);
         match due {
             Some(at) if at <= world.clock.now() => {
                 let now = world.clock.now();
                 tune(&world);
                 deliver(&world, None, false);
-                if nats.model.borrow().next_deadline().is_some_and(|next| next <= now) {
+                if nats.next_deadline().is_some_and(|next| next <= now) {
                     return world.fail("DeadlinesMove", format!("the broker's deadline {at:?} does not move"));
                 }
             }
@@ -146,17 +153,17 @@ pub(super) fn handle(world: &World, input: Input, from: Option<ClientId>, lose_a
         | Input::Start => None,
     };
     tune(world);
-    world.nats.model.borrow_mut().handle(now, input);
+    world.nats.model.borrow_mut().handle(now.since(Time::ZERO), input);
     if let Some((before, (subject, headers, payload))) = published {
         let sequence = world.nats.model.borrow().last_sequence(TRANSCRIPTION_STREAM);
         if sequence > before {
-            let stored_at = world.calendar();
-            saw_stored(world, &StoredMessage { subject, sequence, headers, payload, stored_at });
+            let stored_at_nanos = world.calendar().as_millis() * 1_000_000;
+            saw_stored(world, &StoredMessage { subject, sequence, headers, payload, stored_at_nanos });
         }
     }
     deliver(world, from, lose_answer);
     let nats = &world.nats;
-    let next = nats.model.borrow().next_deadline();
+    let next = nats.next_deadline();
     if next.is_some_and(|next| nats.sleeps_until.get().is_none_or(|until| next < until)) {
         nats.earlier.put(());
     }
@@ -165,10 +172,7 @@ pub(super) fn handle(world: &World, input: Input, from: Option<ClientId>, lose_a
 /// What was stored, as the checks see it. The ends that transcribers publish are seen where they do.
 fn saw_stored(world: &World, message: &StoredMessage) {
     let StoredMessage { subject, sequence, headers, payload, .. } = message;
-    let number = |name: &str| {
-        let (_, value) = headers.other.iter().find(|(header, _)| **header == *name)?;
-        value.parse().ok()
-    };
+    let number = |name: &str| headers.get(name)?.parse().ok();
     if **subject == *DEAD_LETTER_SUBJECT {
         let of = number(STREAM_SEQUENCE_HEADER).expect("a dead letter names its message");
         world.saw(&Observation::DeadLetterStored { message, of });
@@ -195,7 +199,7 @@ fn tune(world: &World) {
 
 fn deliver(world: &World, from: Option<ClientId>, lose_answer: bool) {
     loop {
-        let event = world.nats.model.borrow_mut().poll(world.clock.now());
+        let event = world.nats.model.borrow_mut().poll(world.clock.now().since(Time::ZERO));
         match event {
             Some(Event::Send { to, message }) => send(world, to, message, lose_answer && from == Some(to.client)),
             Some(Event::Closed(client)) => {
@@ -237,13 +241,12 @@ fn send(world: &World, to: Inbox, message: Message, lost: bool) {
 
 /// The part of `io.nats.jetstream.advisory.v1.max_deliver` that is needed.
 #[derive(Debug, Deserialize)]
-pub(super) struct MaxDeliver {
-    pub(super) stream_seq: u64,
-    pub(super) deliveries: u64,
+struct MaxDeliver {
+    stream_seq: u64,
 }
 
 impl MaxDeliver {
-    pub(super) fn read(payload: &[u8]) -> Option<Self> {
+    fn read(payload: &[u8]) -> Option<Self> {
         serde_json::from_slice(payload).ok()
     }
 }
@@ -281,17 +284,14 @@ pub(super) fn disconnect(world: &World, connection: &Rc<Connection>) {
     }
 }
 
-/// The client of one processor: it buffers while it is offline, as async-nats does.
+/// The sockets of one processor: they connect, write frames and hand over what comes, as those of the service do. What is
+/// written without a connection is kept and sent later, as async-nats does.
 pub(super) struct NatsClient {
     world: Rc<World>,
     processor: usize,
+    /// Where what happens goes to.
+    events: Rc<Queue<ProcessEvent>>,
     state: RefCell<State>,
-    /// What comes to the inboxes of pull requests.
-    pub(super) pulled: Queue<(u64, Message)>,
-    /// What the broker told the subscription to its advisories.
-    pub(super) heard: Queue<Arc<[u8]>>,
-    /// Rings at every connect.
-    pub(super) connected: Bell,
     lost: Bell,
 }
 
@@ -300,115 +300,12 @@ struct State {
     connection: Option<Rc<Connection>>,
     id: Option<ClientId>,
     outbox: VecDeque<Frame>,
-    answers: BTreeMap<u64, Rc<Slot<Message>>>,
-    /// Where advisories come to, while the client listens to them.
-    listening: Option<u64>,
-    /// Inboxes that were dropped, while the server may still hold their requests.
-    dropped: VecDeque<(Time, u64)>,
-    last_inbox: u64,
-    connects: u64,
-}
-
-/// A message before it is known under which connection it leaves.
-#[derive(Debug)]
-pub(super) enum Frame {
-    /// Listens to the broker's word that a message was delivered as often as may be, as one of the group of all processors.
-    Listen(u64),
-    Unsubscribe(u64),
-    Publish {
-        answer: u64,
-        subject: Arc<str>,
-        headers: Headers,
-        payload: Arc<[u8]>,
-    },
-    /// Reads a message of the stream.
-    Get {
-        answer: u64,
-        which: Which,
-    },
-    Pull {
-        inbox: u64,
-        pull: Pull,
-    },
-    Ack {
-        answer: Option<u64>,
-        reply: Arc<str>,
-        body: AckBody,
-    },
-}
-
-impl Frame {
-    fn input(self, client: ClientId) -> Input {
-        let inbox = |token| Inbox { client, token };
-        Input::Request(match self {
-            Self::Listen(token) => {
-                let subject = format!("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{TRANSCRIPTION_STREAM}.{CONSUMER}");
-                let (subject, group) = (Some(subject.into()), Some(CONSUMER.into()));
-                return Input::Subscribe { to: inbox(token), subject, group };
-            }
-            Self::Unsubscribe(token) => return Input::Unsubscribe(inbox(token)),
-            Self::Publish { answer, subject, headers, payload } => {
-                Request::Publish { reply: Some(inbox(answer)), subject, headers, payload }
-            }
-            Self::Get { answer, which } => Request::Api {
-                reply: inbox(answer),
-                call: ApiCall::GetMessage { stream: TRANSCRIPTION_STREAM.into(), which },
-            },
-            Self::Pull { inbox: token, pull } => Request::Pull {
-                stream: TRANSCRIPTION_STREAM.into(),
-                consumer: CONSUMER.into(),
-                reply: inbox(token),
-                pull,
-            },
-            Self::Ack { answer, reply, body } => {
-                let subject = reply.parse().expect("the reply subject of a delivery");
-                Request::Ack { subject, body, reply: answer.map(inbox) }
-            }
-        })
-    }
-}
-
-/// An answer that is waited for.
-pub(super) struct Awaited {
-    client: Rc<NatsClient>,
-    inbox: u64,
-    slot: Rc<Slot<Message>>,
 }
 
 impl NatsClient {
-    pub(super) fn new(world: &Rc<World>, processor: usize) -> Rc<Self> {
-        let (pulled, heard, connected, lost) = (Queue::default(), Queue::default(), Bell::default(), Bell::default());
-        Rc::new(Self { world: Rc::clone(world), processor, state: RefCell::default(), pulled, heard, connected, lost })
-    }
-
-    /// Listens to advisories from now on, after every connect before anything else is said.
-    pub(super) fn listen(&self) {
-        let inbox = self.new_inbox();
-        let mut state = self.state.borrow_mut();
-        state.listening = Some(inbox);
-        let connected = state.connection.is_some();
-        drop(state);
-        if connected {
-            self.send(Frame::Listen(inbox));
-        }
-    }
-
-    /// What it was told and has not taken is lost.
-    pub(super) fn stop_listening(&self) {
-        let listening = self.state.borrow_mut().listening.take();
-        if let Some(inbox) = listening {
-            self.send(Frame::Unsubscribe(inbox));
-        }
-        while self.heard.pop().is_some() {}
-    }
-
-    /// How often it has connected.
-    pub(super) fn connects(&self) -> u64 {
-        self.state.borrow().connects
-    }
-
-    pub(super) fn is_connected(&self) -> bool {
-        self.state.borrow().connection.is_some()
+    pub(super) fn new(world: &Rc<World>, processor: usize, events: &Rc<Queue<ProcessEvent>>) -> Rc<Self> {
+        let (world, events) = (Rc::clone(world), Rc::clone(events));
+        Rc::new(Self { world, processor, events, state: RefCell::default(), lost: Bell::default() })
     }
 
     pub(super) fn connection(&self) -> Option<Rc<Connection>> {
@@ -418,15 +315,16 @@ impl NatsClient {
     /// Connects, and again whenever the connection is lost.
     pub(super) async fn keep_connected(self: Rc<Self>) {
         loop {
-            let mut pause = Duration::ZERO;
-            while !self.connect(pause).await {
+            let (mut pause, mut failed_attempts) = (Duration::ZERO, 0);
+            while !self.connect(pause, failed_attempts).await {
                 pause = (pause * 2).clamp(Duration::from_millis(2), LONGEST_PAUSE);
+                failed_attempts += 1;
             }
             self.lost.take().await;
         }
     }
 
-    async fn connect(self: &Rc<Self>, pause: Duration) -> bool {
+    async fn connect(self: &Rc<Self>, pause: Duration, failed_attempts: u32) -> bool {
         let world = &self.world;
         world.clock.sleep(pause + world.delay() + world.delay()).await;
         if !world.nats.accepts(self.processor) {
@@ -437,20 +335,20 @@ impl NatsClient {
         let connection = Rc::new(Connection { id, processor: self.processor, up: Link::new(), down: Link::new() });
         world.nats.connections.borrow_mut().insert(id, Rc::clone(&connection));
         state.connection = Some(Rc::clone(&connection));
-        state.connects += 1;
-        let now = world.clock.now();
-        state.dropped.retain(|(at, _)| now < at.after(PULL_EXPIRES));
-        let dropped: Vec<Frame> = state.dropped.iter().map(|(_, inbox)| Frame::Unsubscribe(*inbox)).collect();
         let waiting = std::mem::take(&mut state.outbox);
-        let listening = state.listening.map(Frame::Listen);
         drop(state);
         handle(world, Input::Connect(id), Some(id), false);
         world.spawn(uplink(Rc::clone(world), Rc::clone(&connection)));
-        world.spawn(downlink(Rc::clone(self), connection));
-        for frame in listening.into_iter().chain(dropped).chain(waiting) {
+        world.spawn(downlink(Rc::clone(self), Rc::clone(&connection)));
+        let to = Inbox { client: id, token: ADVISORIES };
+        let subject = Some(jetstream::advisories(&jetstream::Settings::default()).into());
+        let subscribe = Input::Subscribe { to, subject, group: None };
+        connection.up.send(world.clock.now(), world.delay(), Up::Input(Box::new(subscribe)));
+        for frame in waiting {
             self.send(frame);
         }
-        self.connected.put(());
+        let connected = jetstream::Input::Connected { max_payload: MAX_PAYLOAD, failed_attempts };
+        self.events.push(ProcessEvent::Nats(connected));
         true
     }
 
@@ -465,22 +363,9 @@ impl NatsClient {
             drop(state);
             connection.up.cut();
             connection.down.cut();
+            self.events.push(ProcessEvent::Nats(jetstream::Input::Disconnected));
             self.lost.put(());
         }
-    }
-
-    pub(super) fn new_inbox(&self) -> u64 {
-        let mut state = self.state.borrow_mut();
-        state.last_inbox += 1;
-        state.last_inbox
-    }
-
-    pub(super) fn drop_inbox(&self, inbox: u64) {
-        let now = self.world.clock.now();
-        if self.is_connected() {
-            self.state.borrow_mut().dropped.push_back((now, inbox));
-        }
-        self.send(Frame::Unsubscribe(inbox));
     }
 
     /// Sends now, or after the next connect.
@@ -492,27 +377,41 @@ impl NatsClient {
         };
         drop(state);
         let world = &self.world;
-        connection.up.send(world.clock.now(), world.delay(), Up::Input(Box::new(frame.input(connection.id))));
+        let Some(request) = request(connection.id, frame) else { return };
+        connection.up.send(world.clock.now(), world.delay(), Up::Input(Box::new(Input::Request(request))));
     }
 
-    /// Sends something that is answered.
-    pub(super) fn ask(self: &Rc<Self>, frame: impl FnOnce(u64) -> Frame) -> Awaited {
-        let inbox = self.new_inbox();
-        let slot = Rc::new(Slot::default());
-        self.state.borrow_mut().answers.insert(inbox, Rc::clone(&slot));
-        self.send(frame(inbox));
-        Awaited { client: Rc::clone(self), inbox, slot }
+    /// Takes a message that came. One that cannot be parsed ends the connection, with everything behind it.
+    fn receive(&self, connection: &Rc<Connection>, token: u64, message: Message) {
+        let Ok(received) = wire::Received::from(message).parsed() else {
+            disconnect(&self.world, connection);
+            return self.lose(connection, Known::Over);
+        };
+        let to = if token == ADVISORIES { Address::Advisories } else { Address::Inbox(token) };
+        self.events.push(ProcessEvent::Received { to, received });
     }
+}
 
-    fn receive(&self, inbox: u64, message: Message) {
-        let answered = self.state.borrow_mut().answers.remove(&inbox);
-        match (answered, message) {
-            (Some(slot), message) => slot.put(message),
-            (None, Message::Core { payload, .. }) if self.state.borrow().listening == Some(inbox) => {
-                self.heard.push(payload);
-            }
-            (None, message) => self.pulled.push((inbox, message)),
-        }
+fn request(client: ClientId, frame: Frame) -> Option<Request> {
+    let Frame { subject, reply, headers, payload } = frame;
+    let reply = reply.map(|token| Inbox { client, token });
+    let headers = headers
+        .into_iter()
+        .fold(Headers::default(), |headers, (name, value)| headers.with(name.as_ref(), value.as_str()));
+    wire::request(subject, reply, headers, payload.into())
+}
+
+/// What came, as the client takes it.
+pub(super) fn message(to: Address, received: wire::Received, received_at: WallTime) -> jetstream::Message {
+    let wire::Received { reply, status, headers, payload, .. } = received;
+    let lines = headers.lines().unwrap_or_default().iter();
+    jetstream::Message {
+        to,
+        reply,
+        status: status.map(|line| jetstream::Status { code: line.code, description: line.text.to_string() }),
+        headers: lines.map(|(name, value)| (name.to_string().into(), value.to_string())).collect(),
+        payload: payload.to_vec(),
+        received_at,
     }
 }
 
@@ -526,20 +425,8 @@ pub(super) enum Known {
 async fn downlink(client: Rc<NatsClient>, connection: Rc<Connection>) {
     while let Some(down) = connection.down.arrival(&client.world.clock).await {
         match down {
-            Down::Message(inbox, message) => client.receive(inbox, *message),
+            Down::Message(inbox, message) => client.receive(&connection, inbox, *message),
             Down::Closed => return client.lose(&connection, Known::Over),
         }
-    }
-}
-
-impl Awaited {
-    pub(super) async fn answer(self) -> Message {
-        self.slot.take().await
-    }
-}
-
-impl Drop for Awaited {
-    fn drop(&mut self) {
-        self.client.state.borrow_mut().answers.remove(&self.inbox);
     }
 }

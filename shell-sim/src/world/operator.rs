@@ -2,16 +2,17 @@
 
 use std::{rc::Rc, time::Duration};
 
-use transcript_core::{Input, Time};
+use jetstream_model::{self as broker, AckBody, ClientId, Request};
+use transcript_core::Time;
 
 use super::{
     World,
     faults::Twist,
     mongo, nats,
     nats::{CLIENT_NOTICES, Known},
+    shell::Event,
 };
 use crate::{
-    broker::{self, AckBody, ClientId, Request},
     observation::{Cause, Ending, Observation},
     plan::{Action, Direction, Server, StoreFault, at_ms, millis},
     store::{Fate, StoreError},
@@ -122,7 +123,7 @@ pub(super) fn arrives_again(world: &Rc<World>, input: &broker::Input, from: Clie
     match input {
         broker::Input::Request(Request::Ack { body: AckBody::Nak(_), .. }) => disturb(world, None, span + AFTERMATH),
         broker::Input::Request(Request::Ack { .. } | Request::Publish { .. }) => {}
-        broker::Input::Request(Request::Pull { .. } | Request::Api { .. })
+        broker::Input::Request(Request::Pull { .. } | Request::UnreadablePull { .. } | Request::Api { .. })
         | broker::Input::Connect(_)
         | broker::Input::Disconnect(_)
         | broker::Input::Subscribe { .. }
@@ -185,12 +186,12 @@ fn roll_out(world: &Rc<World>, processor: usize, outage: Duration) {
         return;
     }
     process.restart_after = Some(outage);
-    let inputs = process.handles.as_ref().map(|handles| Rc::clone(&handles.inputs));
+    let events = process.handles.as_ref().map(|handles| Rc::clone(&handles.events));
     drop(process);
     world.broken();
     disturb_by(world, Cause::Rollout, Some(processor), GRACE + outage);
-    if let Some(inputs) = inputs {
-        inputs.push(Input::Drain);
+    if let Some(events) = events {
+        events.push(Event::Drain);
     }
 }
 

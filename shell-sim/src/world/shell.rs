@@ -4,50 +4,49 @@
 
 use std::{
     cell::{Cell, RefCell},
+    collections::VecDeque,
     rc::Rc,
     sync::Arc,
     time::Duration,
 };
 
+use jetstream_model::wire;
 use smol::future;
+use transcript_client::jetstream::{self, Address, JetStream};
 use transcript_core::{
-    Acknowledgement, Effect, Failure, FailureKind, Input, Output, Processor, Report, Time, WakeUp, WallTime,
-    contract::{
-        ATTEMPTS_HEADER, Announcement, DEAD_LETTER_SUBJECT, DeadLetter, Notification, REASON_HEADER, REDRIVE_OF_HEADER,
-        SESSION_ENDED_SUBJECT, STREAM_SEQUENCE_HEADER, TRANSCRIPTION_STREAM, redrive_id,
-    },
-    event::SessionEnded,
+    Delivery, Effect, Failure, FailureKind, Input, Output, Processor, Report, Time, WakeUp, WallTime,
     ids::{EffectId, Key},
     summary::Summary,
 };
 
-use super::{
-    World,
-    faults::Point,
-    finders,
-    mongo::MongoClient,
-    nats::{Awaited, Frame, NatsClient},
-    puller::Puller,
-    tape::ProcessTape,
-};
+use super::{World, faults::Point, finders, mongo::MongoClient, nats, nats::NatsClient, tape::ProcessTape};
 use crate::{
-    broker::{AckBody, Answer, Headers, Message, Which},
     bug::Bug,
     observation::{Ending, Observation},
     plan::{Kind, Moment, millis},
-    runtime::{Bell, Queue, Slot},
+    runtime::{Queue, Slot},
     store::{self, Command, Durability, StoreError},
 };
 
-/// JetStream's error where a subject holds a message already.
-const WRONG_LAST_SEQUENCE: u16 = 10_071;
-/// JetStream's error where a stream does not hold a message.
-const NO_MESSAGE_FOUND: u16 = 10_037;
+/// What the planted bug of the client's buffer asks for beyond what there is room for.
+const PREFETCH: u64 = 200;
+
+/// Something that happened to a process.
+pub(super) enum Event {
+    /// The core is told.
+    Core(Input),
+    /// The connection to the broker was made or lost.
+    Nats(jetstream::Input),
+    /// A message came from the broker.
+    Received { to: Address, received: wire::Received },
+    /// SIGTERM.
+    Drain,
+}
 
 /// What the world needs of a process to disturb it.
 #[derive(Clone)]
 pub(super) struct Handles {
-    pub(super) inputs: Rc<Queue<Input>>,
+    pub(super) events: Rc<Queue<Event>>,
     pub(super) nats: Rc<NatsClient>,
     pub(super) mongo: Rc<MongoClient>,
     pub(super) core: Rc<RefCell<Processor>>,
@@ -58,19 +57,14 @@ pub(super) struct Handles {
 /// What the parts of a process share.
 pub(super) struct Shared {
     pub(super) world: Rc<World>,
-    pub(super) processor: usize,
-    pub(super) started: Time,
-    pub(super) inputs: Rc<Queue<Input>>,
-    pub(super) nats: Rc<NatsClient>,
+    processor: usize,
+    started: Time,
+    pub(super) events: Rc<Queue<Event>>,
+    nats: Rc<NatsClient>,
     mongo: Rc<MongoClient>,
-    /// The ack wait that the process learnt at its start.
-    pub(super) ack_wait: Duration,
     answer_timeout: Duration,
-    /// How many deliveries the core has taken and wants, all together since the start.
-    pub(super) allowance: Cell<u64>,
-    pub(super) allowed: Bell,
-    /// The inboxes of the pull requests that are open; `None` once the process drains.
-    pub(super) open_pulls: RefCell<Option<Vec<u64>>>,
+    /// It has been told to take no more work.
+    draining: Cell<bool>,
     /// Where what the core is told is written down.
     tape: Option<ProcessTape>,
 }
@@ -79,47 +73,62 @@ pub(super) struct Shared {
 struct Driver {
     shared: Rc<Shared>,
     core: Rc<RefCell<Processor>>,
+    client: JetStream,
+    /// What the client has told the core, and the core has not been told.
+    told: VecDeque<Input>,
+    /// Messages that wait for room; for the planted bug of the client's buffer only.
+    held: VecDeque<Delivery>,
     /// Where each call was acknowledged last; for planted bugs only.
     #[cfg(feature = "planted-bugs")]
     replies: std::collections::BTreeMap<Key, Arc<str>>,
 }
 
+/// Which wake-ups have been served.
+#[derive(Debug, Clone, Copy, Default)]
+struct WakeUps {
+    core: Option<WakeUp>,
+    client: Option<jetstream::WakeUp>,
+}
+
 /// Starts a process on a processor's executor.
 pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
     let options = &world.plan.options;
-    let (inputs, ack_wait) = (Rc::new(Queue::default()), millis(world.settings.borrow().ack_wait_ms));
-    let (nats, mongo) = (NatsClient::new(world, processor), MongoClient::new(world, processor));
+    let (events, ack_wait) = (Rc::new(Queue::default()), millis(world.settings.borrow().ack_wait_ms));
+    let (nats, mongo) = (NatsClient::new(world, processor, &events), MongoClient::new(world, processor));
     let shared = Rc::new(Shared {
         world: Rc::clone(world),
         processor,
         started: world.clock.now(),
-        inputs: Rc::clone(&inputs),
+        events: Rc::clone(&events),
         nats: Rc::clone(&nats),
         mongo: Rc::clone(&mongo),
-        ack_wait,
         answer_timeout: millis(options.answer_timeout_ms),
-        allowance: Cell::new(0),
-        allowed: Bell::default(),
-        open_pulls: RefCell::new(Some(vec![])),
+        draining: Cell::new(false),
         tape: begin_tape(world, processor),
     });
     let core = Rc::new(RefCell::new(new_core(world)));
     let kept = Rc::clone(&core);
     mongo.connect();
-    // Before anything is pulled: it is a pull that makes the broker notice.
-    nats.listen();
-    world.spawn_on(processor, finders::hear(Rc::clone(&shared)));
     if options.revise {
         world.spawn_on(processor, finders::watch(Rc::clone(&shared)));
     }
     world.spawn_on(processor, Rc::clone(&nats).keep_connected());
-    world.spawn_on(processor, Puller::new(&shared).run());
-    #[cfg(feature = "planted-bugs")]
-    let driver = Driver { shared, core, replies: std::collections::BTreeMap::new() };
-    #[cfg(not(feature = "planted-bugs"))]
-    let driver = Driver { shared, core };
+    let settings = jetstream::Settings {
+        name: format!("processor {processor}").into(),
+        answer_timeout: shared.answer_timeout,
+        ..jetstream::Settings::default()
+    };
+    let driver = Driver {
+        shared,
+        core,
+        client: JetStream::new(settings),
+        told: VecDeque::new(),
+        held: VecDeque::new(),
+        #[cfg(feature = "planted-bugs")]
+        replies: std::collections::BTreeMap::new(),
+    };
     world.spawn_on(processor, driver.run());
-    Handles { inputs, nats, mongo, core: kept, ack_wait }
+    Handles { events, nats, mongo, core: kept, ack_wait }
 }
 
 fn new_core(world: &World) -> Processor {
@@ -156,20 +165,11 @@ impl Shared {
 
     /// Whether it has been told to take no more work.
     pub(super) fn drains(&self) -> bool {
-        self.open_pulls.borrow().is_none()
-    }
-
-    /// Before jobs are given back: a request that is still open would get them again, at once and again.
-    fn stop_pulling(&self) {
-        self.nats.stop_listening();
-        let open = self.open_pulls.borrow_mut().take();
-        for inbox in open.into_iter().flatten() {
-            self.nats.drop_inbox(inbox);
-        }
+        self.draining.get()
     }
 
     fn report(&self, effect: EffectId, report: Report) {
-        self.inputs.push(Input::Reported { effect, report });
+        self.events.push(Event::Core(Input::Reported { effect, report }));
     }
 
     async fn within<T>(&self, answer: impl Future<Output = T>) -> Option<T> {
@@ -185,104 +185,63 @@ impl Shared {
     }
 }
 
-/// What a copy of a message of the stream is made of.
-impl Shared {
-    /// Asks for a message of the stream.
-    fn original(&self, stream_sequence: u64) -> Awaited {
-        self.nats.ask(|answer| Frame::Get { answer, which: Which::Sequence(stream_sequence) })
-    }
-
-    /// Its own bytes, or what is known of the call where the stream no longer holds it.
-    async fn copy(&self, original: Awaited, known: Option<&SessionEnded>) -> Result<Arc<[u8]>, Failure> {
-        match self.within(original.answer()).await {
-            Some(Message::Answer(Answer::Message(message))) => return Ok(Arc::clone(&message.payload)),
-            Some(Message::Refused(error)) if error.err_code == NO_MESSAGE_FOUND => {}
-            None => return Err(Failure { kind: FailureKind::TimedOut, detail: "NATS: timed out".to_owned() }),
-            Some(_) => return Err(Failure { kind: FailureKind::Busy, detail: "the stream cannot be read".to_owned() }),
-        }
-        let known = known.ok_or_else(|| Failure {
-            kind: FailureKind::Rejected,
-            detail: "the message is no longer in the stream".to_owned(),
-        })?;
-        Ok(serde_json::to_vec(known).expect("an end is JSON").into())
-    }
-
-    async fn dead_letter(&self, original: Awaited, dead_letter: &DeadLetter) -> Result<Report, Failure> {
-        let payload = self.copy(original, dead_letter.ended.as_ref()).await?;
-        let other = vec![
-            (STREAM_SEQUENCE_HEADER.into(), dead_letter.stream_sequence.to_string().into()),
-            (ATTEMPTS_HEADER.into(), dead_letter.attempts.to_string().into()),
-            (REASON_HEADER.into(), dead_letter.reason.as_str().into()),
-        ];
-        let headers = Headers { msg_id: Some(dead_letter.message_id().into()), other, ..expecting_the_stream() };
-        let stream_sequence = self.publish(DEAD_LETTER_SUBJECT, headers, payload).await?;
-        Ok(Report::DeadLettered { stream_sequence })
-    }
-
-    async fn republish(&self, original: Awaited, of: u64, ended: &SessionEnded) -> Result<Report, Failure> {
-        let payload = self.copy(original, Some(ended)).await?;
-        let other = vec![(REDRIVE_OF_HEADER.into(), of.to_string().into())];
-        let headers = Headers { msg_id: Some(redrive_id(of).into()), other, ..expecting_the_stream() };
-        let stream_sequence = self.publish(SESSION_ENDED_SUBJECT, headers, payload).await?;
-        Ok(Report::Republished { stream_sequence })
-    }
-
-    async fn publish(&self, subject: &str, headers: Headers, payload: Arc<[u8]>) -> Result<u64, Failure> {
-        let subject = subject.into();
-        let awaited = self.nats.ask(|answer| Frame::Publish { answer, subject, headers, payload });
-        published(self.within(awaited.answer()).await)
-    }
-
-    /// The place of the last message of a subject, which is why the stream refused another one.
-    async fn last_of(&self, subject: String) -> Result<Report, Failure> {
-        let awaited = self.nats.ask(|answer| Frame::Get { answer, which: Which::LastOf(subject.into()) });
-        match self.within(awaited.answer()).await {
-            Some(Message::Answer(Answer::Message(message))) => {
-                Ok(Report::Published { stream_sequence: message.sequence })
-            }
-            Some(_) | None => Err(Failure { kind: FailureKind::Busy, detail: "the stream cannot be read".to_owned() }),
-        }
-    }
-}
-
-fn expecting_the_stream() -> Headers {
-    Headers { expected_stream: Some(TRANSCRIPTION_STREAM.into()), ..Headers::default() }
-}
-
 type Sent = Rc<Slot<Result<store::Answer, StoreError>>>;
 
 impl Driver {
     async fn run(mut self) {
-        let mut served = None;
+        let mut served = WakeUps::default();
         loop {
             let Some(next) = self.carry_out(served) else { return };
-            let Some(wake_up) = next else { return self.shared.world.end(self.shared.processor, Ending::Drained) };
-            self.allow();
-            served = self.wait(wake_up).await;
+            let Some(next) = next else { return self.shared.world.end(self.shared.processor, Ending::Drained) };
+            served = self.wait(next).await;
         }
     }
 
-    /// Waits for inputs or for the wake-up, and gives the wake-up back if it was served.
-    async fn wait(&mut self, wake_up: Option<WakeUp>) -> Option<WakeUp> {
+    /// Waits for an event or for a wake-up, and gives the wake-ups back that were served.
+    async fn wait(&mut self, next: WakeUps) -> WakeUps {
         let shared = Rc::clone(&self.shared);
+        let at = |at: Time| shared.started.after(at.since(Time::ZERO));
+        let first = next.core.map(|it| it.at).into_iter().chain(next.client.map(|it| it.at)).min();
         let woken = async {
-            match wake_up {
-                Some(wake_up) => {
-                    let at = shared.started.after(wake_up.at.since(Time::ZERO));
-                    shared.world.clock.sleep_until(at).await;
-                }
+            match first {
+                Some(first) => shared.world.clock.sleep_until(at(first)).await,
                 None => future::pending().await,
             }
             None
         };
-        match future::or(async { Some(shared.inputs.take().await) }, woken).await {
+        match future::or(async { Some(shared.events.take().await) }, woken).await {
             None => {
-                self.tell(Input::Woken);
-                wake_up
+                let now = shared.time();
+                let core = next.core.filter(|it| it.at <= now);
+                if core.is_some() {
+                    self.tell(Input::Woken);
+                }
+                self.client.handle(now, jetstream::Input::Woken);
+                WakeUps { core, client: next.client.filter(|it| it.at <= now) }
             }
-            Some(input) => {
-                self.handle(input);
-                None
+            Some(event) => {
+                self.take(event);
+                WakeUps::default()
+            }
+        }
+    }
+
+    fn take(&mut self, event: Event) {
+        let now = self.shared.time();
+        match event {
+            Event::Core(input) => self.handle(input),
+            Event::Nats(input) => self.client.handle(now, input),
+            Event::Received { to, received } => {
+                let message = nats::message(to, received, self.shared.calendar());
+                if let Some(reply) = message.reply.as_ref() {
+                    let processor = self.shared.processor;
+                    self.shared.world.saw(&Observation::Arrived { processor, reply });
+                }
+                self.client.handle(now, jetstream::Input::Received(message));
+            }
+            Event::Drain => {
+                self.shared.draining.set(true);
+                self.client.handle(now, jetstream::Input::StopDeliveries);
             }
         }
     }
@@ -301,13 +260,14 @@ impl Driver {
             Input::Exhausted(exhausted) => {
                 world.saw(&Observation::Heard { processor, sequence: exhausted.stream_sequence });
             }
-            Input::Stale(stale) => world.saw(&Observation::StaleSummary { processor, key: &stale.session.key() }),
-            Input::Woken => {}
-            Input::Drain => self.shared.stop_pulling(),
+            Input::Stale(stale) => {
+                world.saw(&Observation::StaleSummary { processor, key: &stale.session.key() });
+            }
+            Input::Woken | Input::Drain => {}
         }
         #[cfg(feature = "planted-bugs")]
         if let Input::Delivered(delivery) = &input
-            && let Ok(ended) = SessionEnded::parse(&delivery.payload.0)
+            && let Ok(ended) = transcript_core::event::SessionEnded::parse(&delivery.payload.0)
         {
             self.replies.insert(ended.session.key(), Arc::clone(&delivery.reply));
         }
@@ -330,10 +290,36 @@ impl Driver {
         }
     }
 
-    /// Carries out everything that the core has to say, and gives its wake-up; the inner `None` once it has drained, the
-    /// outer one where the process was killed over it.
+    /// Carries out everything that the core and the client have to say, and gives their wake-ups; the inner `None` once the
+    /// core has drained, the outer one where the process was killed over it.
     #[expect(clippy::option_option, reason = "two ends that have nothing in common")]
-    fn carry_out(&mut self, served: Option<WakeUp>) -> Option<Option<Option<WakeUp>>> {
+    fn carry_out(&mut self, served: WakeUps) -> Option<Option<WakeUps>> {
+        let processor = self.shared.processor;
+        let world = Rc::clone(&self.shared.world);
+        loop {
+            let Some(core) = self.carry_out_core()? else { return Some(None) };
+            self.allow();
+            let client = self.carry_out_client();
+            if let Some(input) = self.told.pop_front() {
+                self.handle(input);
+                continue;
+            }
+            if served.client.is_some_and(|it| client.is_some_and(|next| next.at <= it.at)) {
+                world.fail("DeadlinesMove", format!("the client's deadline {client:?} does not move"));
+                return None;
+            }
+            let core_is = self.core.borrow();
+            let (jobs, bytes) = (core_is.in_flight(), core_is.bytes_in_flight());
+            let overflowed = core_is.counters().overflowed;
+            drop(core_is);
+            world.saw(&Observation::Waits { processor, jobs, bytes, overflowed, served: served.core, next: core });
+            return Some(Some(WakeUps { core, client }));
+        }
+    }
+
+    /// Carries out everything that the core has to say, and gives its wake-up.
+    #[expect(clippy::option_option, reason = "as above")]
+    fn carry_out_core(&mut self) -> Option<Option<Option<WakeUp>>> {
         let shared = Rc::clone(&self.shared);
         let Shared { world, processor, .. } = &*shared;
         let processor = *processor;
@@ -356,20 +342,13 @@ impl Driver {
                     world.saw(&Observation::InProgress { processor, reply: &reply });
                     let kind = Kind::Heartbeat;
                     world.pass(Point::Effect { processor, kind, moment: Moment::Before });
-                    // What cannot be sent now would be late.
-                    if !world.is_doomed(processor) && shared.nats.is_connected() {
-                        shared.nats.send(Frame::Ack { answer: None, reply, body: AckBody::Progress });
+                    if !world.is_doomed(processor) {
+                        self.client.handle(shared.time(), jetstream::Input::InProgress { reply });
+                        self.carry_out_client();
                     }
                     world.pass(Point::Effect { processor, kind, moment: Moment::After });
                 }
-                Output::Wait(next) => {
-                    let core = self.core.borrow();
-                    let (jobs, bytes) = (core.in_flight(), core.bytes_in_flight());
-                    let overflowed = core.counters().overflowed;
-                    drop(core);
-                    world.saw(&Observation::Waits { processor, jobs, bytes, overflowed, served, next });
-                    return Some(Some(next));
-                }
+                Output::Wait(next) => return Some(Some(next)),
                 Output::Drained => return Some(None),
             }
             if world.is_doomed(processor) {
@@ -378,13 +357,55 @@ impl Driver {
         }
     }
 
-    fn allow(&self) {
+    /// Carries out what the client has to say. What it tells the core waits until the core has nothing to say.
+    fn carry_out_client(&mut self) -> Option<jetstream::WakeUp> {
+        let now = self.shared.time();
+        let mut frames = 0;
+        let wake_up = loop {
+            match self.client.poll_output() {
+                jetstream::Output::Send(frame) => {
+                    frames += 1;
+                    self.shared.nats.send(self.spoiled(frame));
+                }
+                jetstream::Output::Tell(Input::Delivered(delivery)) if self.has_bug(Bug::ClientBuffer) => {
+                    self.held.push_back(delivery);
+                }
+                jetstream::Output::Tell(input) => self.told.push_back(input),
+                jetstream::Output::DeliveriesStopped => self.told.push_back(Input::Drain),
+                // The consumer of a world is set up once, and the operator changes it.
+                jetstream::Output::SetUp { .. } | jetstream::Output::Consumer(_) | jetstream::Output::Note(_) => {}
+                jetstream::Output::Wait(_) if frames > 0 => {
+                    self.client.handle(now, jetstream::Input::Written { frames: std::mem::take(&mut frames) });
+                }
+                jetstream::Output::Wait(wake_up) => break wake_up,
+            }
+        };
+        while self.core.borrow().room() > self.told.len()
+            && let Some(delivery) = self.held.pop_front()
+        {
+            self.told.push_back(Input::Delivered(delivery));
+        }
+        wake_up
+    }
+
+    fn allow(&mut self) {
         let room = u64::try_from(self.core.borrow().room()).unwrap_or(u64::MAX);
         let counters = self.core.borrow().counters();
-        let allowance = counters.delivered + counters.overflowed + room;
-        if self.shared.allowance.replace(allowance) != allowance {
-            self.shared.allowed.put(());
+        let buffer = if self.has_bug(Bug::ClientBuffer) { PREFETCH } else { 0 };
+        let deliveries = counters.delivered + counters.overflowed + room + buffer;
+        self.client.handle(self.shared.time(), jetstream::Input::Allow { deliveries });
+    }
+
+    fn has_bug(&self, bug: Bug) -> bool {
+        self.shared.world.has_bug(bug)
+    }
+
+    /// The frame as a planted bug has it.
+    fn spoiled(&self, mut frame: jetstream::Frame) -> jetstream::Frame {
+        if self.has_bug(Bug::NoMessageId) && frame.subject.starts_with("transcript.") {
+            frame.headers.retain(|(name, _)| name != "Nats-Msg-Id");
         }
+        frame
     }
 
     /// Begins an effect: its first message leaves at once.
@@ -438,77 +459,41 @@ impl Driver {
                     shared.report(id, report);
                 });
             }
-            Effect::Publish { key, announcement, notification } => {
-                let awaited = shared.nats.ask(|answer| self.publication(answer, &key, announcement, &notification));
-                world.spawn_on(processor, async move {
-                    let report = match shared.within(awaited.answer()).await {
-                        Some(Message::Refused(error)) if error.err_code == WRONG_LAST_SEQUENCE => {
-                            shared.last_of(announcement.subject(&key)).await
-                        }
-                        answer => published(answer).map(|stream_sequence| Report::Published { stream_sequence }),
-                    };
-                    shared.report(id, report.unwrap_or_else(Report::Failed));
-                });
-            }
-            Effect::DeadLetter { dead_letter } => {
-                let original = shared.original(dead_letter.stream_sequence);
-                world.spawn_on(processor, async move {
-                    let report = shared.dead_letter(original, &dead_letter).await;
-                    shared.report(id, report.unwrap_or_else(Report::Failed));
-                });
-            }
-            Effect::Republish { stream_sequence, ended } => {
-                let original = shared.original(stream_sequence);
-                world.spawn_on(processor, async move {
-                    let report = shared.republish(original, stream_sequence, &ended).await;
-                    shared.report(id, report.unwrap_or_else(Report::Failed));
-                });
-            }
-            Effect::Acknowledge { reply, acknowledgement, .. } => {
-                let body = body(acknowledgement);
-                let awaited = shared.nats.ask(|answer| Frame::Ack { answer: Some(answer), reply, body });
-                world.spawn_on(processor, async move {
-                    let report = acknowledged(shared.within(awaited.answer()).await.as_ref());
-                    shared.report(id, report);
-                });
+            effect @ (Effect::Publish { .. }
+            | Effect::DeadLetter { .. }
+            | Effect::Republish { .. }
+            | Effect::Acknowledge { .. }) => {
+                self.client.handle(shared.time(), jetstream::Input::Perform { id, effect });
+                self.carry_out_client();
             }
         }
-    }
-
-    fn publication(&self, answer: u64, key: &Key, announcement: Announcement, notification: &Notification) -> Frame {
-        let msg_id = (!self.shared.world.has_bug(Bug::NoMessageId)).then(|| announcement.message_id(key).into());
-        let expected_last_subject_seq = (announcement == Announcement::ProcessedOnce).then_some(0);
-        let headers = Headers { msg_id, expected_last_subject_seq, ..expecting_the_stream() };
-        let payload = serde_json::to_vec(notification).expect("a notification is JSON").into();
-        Frame::Publish { answer, subject: announcement.subject(key).into(), headers, payload }
     }
 
     /// What the planted bugs of the order of effects do before their time.
     #[cfg(feature = "planted-bugs")]
     fn misbehave(&self, effect: &Effect) {
+        let send = |subject: Arc<str>, headers, payload: Vec<u8>| {
+            self.shared.nats.send(jetstream::Frame { subject, reply: None, headers, payload });
+        };
         let ack = |key: &Key| {
             if let Some(reply) = self.replies.get(key) {
-                drop(self.shared.nats.ask(|answer| Frame::Ack {
-                    answer: Some(answer),
-                    reply: Arc::clone(reply),
-                    body: AckBody::Ack,
-                }));
+                send(Arc::clone(reply), vec![], b"+ACK".to_vec());
             }
         };
         match (self.shared.world.plan.bug, effect) {
             (Some(Bug::AckBeforePublish), Effect::Publish { key, .. }) => ack(key),
             (Some(Bug::AckBeforeSave), Effect::Save { summary }) => ack(&summary.key),
             (Some(Bug::PublishBeforeSave), Effect::Save { summary }) => {
-                let notification = Notification {
+                let notification = transcript_core::contract::Notification {
                     session: summary.session.clone(),
                     segments: summary.segments,
                     complete: summary.complete,
                     revision: None,
                 };
-                let announcement = Announcement::Processed;
-                drop(
-                    self.shared.nats.ask(|answer| self.publication(answer, &summary.key, announcement, &notification)),
-                );
+                let announcement = transcript_core::contract::Announcement::Processed;
+                let headers = vec![("Nats-Msg-Id".into(), announcement.message_id(&summary.key))];
+                let payload = serde_json::to_vec(&notification).expect("a notification is JSON");
+                send(announcement.subject(&summary.key).into(), headers, payload);
             }
             (Some(_) | None, _) => {}
         }
@@ -528,56 +513,6 @@ async fn save(shared: &Shared, summary: Arc<Summary>, command: Command, sent: Op
     match shared.store(Command::Read { key }, None).await {
         Ok(store::Answer::Stored(Some(stored))) => Report::Saved(stored),
         Ok(_) | Err(_) => failure(FailureKind::Busy, "the summary could not be read back"),
-    }
-}
-
-/// The place in the stream of what was published.
-fn published(answer: Option<Message>) -> Result<u64, Failure> {
-    let failure = |kind, detail: &str| Err(Failure { kind, detail: detail.to_owned() });
-    match answer {
-        None => failure(FailureKind::TimedOut, "NATS: timed out"),
-        Some(Message::PubAck(ack)) => Ok(ack.sequence),
-        Some(Message::NoResponders) => failure(FailureKind::Unreachable, "NATS: no responders"),
-        Some(Message::Refused(error)) => {
-            let kind = match error.code {
-                401 | 403 => FailureKind::Denied,
-                409 | 429 | 500.. => FailureKind::Busy,
-                _ => FailureKind::Rejected,
-            };
-            failure(kind, &error.description)
-        }
-        Some(
-            Message::Delivery(_)
-            | Message::Status(_)
-            | Message::AckConfirmed
-            | Message::Answer(_)
-            | Message::Core { .. },
-        ) => failure(FailureKind::Busy, "no publish acknowledgement"),
-    }
-}
-
-/// Any answer is a yes, but that nobody listens.
-fn acknowledged(answer: Option<&Message>) -> Report {
-    match answer {
-        None => failure(FailureKind::TimedOut, "NATS: timed out"),
-        Some(Message::NoResponders) => failure(FailureKind::Unreachable, "NATS: no responders"),
-        Some(
-            Message::Delivery(_)
-            | Message::Status(_)
-            | Message::PubAck(_)
-            | Message::AckConfirmed
-            | Message::Refused(_)
-            | Message::Answer(_)
-            | Message::Core { .. },
-        ) => Report::Acknowledged,
-    }
-}
-
-fn body(acknowledgement: Acknowledgement) -> AckBody {
-    match acknowledgement {
-        Acknowledgement::Ack => AckBody::Ack,
-        Acknowledgement::Nak { delay, .. } => AckBody::Nak((!delay.is_zero()).then_some(delay)),
-        Acknowledgement::Term { reason } => AckBody::Term(Some(reason.into())),
     }
 }
 

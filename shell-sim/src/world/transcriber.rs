@@ -2,6 +2,7 @@
 
 use std::{rc::Rc, sync::Arc, time::Duration};
 
+use jetstream_model::{Headers, Input, Request};
 use transcript_core::{
     contract::{SESSION_ENDED_SUBJECT, TRANSCRIPTION_STREAM},
     summary::Segment,
@@ -9,7 +10,6 @@ use transcript_core::{
 
 use super::{World, faults::Point, nats};
 use crate::{
-    broker::{Headers, Input, Request},
     observation::Observation,
     plan::{Call, EndPayload, Moment, SegmentSaved, SegmentWrites, Server, at_ms},
     store::{Command, Durability, Existing, Fate},

@@ -2,8 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use transcript_core::{Time, WallTime};
-use transcript_sim::broker::{
+use jetstream_model::{
     AckBody, AckSubject, AdvisoryKind, Answer, ApiCall, Broker, ClientId, ConsumerAction, ConsumerConfig, Event,
     Headers, Inbox, Input, Message, Pull, PurgeScope, Request, StatusHeaders, StreamConfig, Tuning, WhenEmpty,
 };
@@ -15,7 +14,7 @@ pub const MARGIN_MS: u64 = 110;
 
 /// Steps start one second after the stream was made, at the start of a second of the wall clock.
 const ORIGIN: Duration = Duration::from_secs(1);
-const EPOCH: WallTime = WallTime::from_millis(1_700_000_000_000);
+const EPOCH_MILLIS: i64 = 1_700_000_000_000;
 const CONTROL: u64 = 0;
 
 /// What the script leaves to chance.
@@ -71,7 +70,7 @@ pub fn run(script: &Script, stream: &str, variation: Variation) -> Record {
 
 struct Bench<'s> {
     broker: Broker,
-    now: Time,
+    now: Duration,
     stream: Arc<str>,
     script: &'s Script,
     variation: Variation,
@@ -83,8 +82,8 @@ impl<'s> Bench<'s> {
     fn new(script: &'s Script, stream: &str, variation: Variation) -> Self {
         let lag = variation.timer_lag;
         let mut bench = Self {
-            broker: Broker::new(EPOCH, Tuning { purge_lag: lag, check_lag: lag, age_lag: lag }),
-            now: Time::ZERO,
+            broker: Broker::new(EPOCH_MILLIS, Tuning { purge_lag: lag, check_lag: lag, age_lag: lag }),
+            now: Duration::ZERO,
             stream: stream.into(),
             script,
             variation,
@@ -143,7 +142,7 @@ impl<'s> Bench<'s> {
 
     /// Jumps from deadline to deadline until `at` milliseconds after the script's start.
     fn until(&mut self, at: u64) {
-        let end = Time::ZERO.after(ORIGIN + Duration::from_millis(at));
+        let end = ORIGIN + Duration::from_millis(at);
         while let Some(due) = self.broker.next_deadline().filter(|due| *due <= end) {
             self.now = self.now.max(due);
             self.drain();
@@ -158,11 +157,7 @@ impl<'s> Bench<'s> {
             Step::Publish { subject, id, expected } => self.request(Request::Publish {
                 reply: Some(Self::inbox(number)),
                 subject: self.subject(subject),
-                headers: Headers {
-                    msg_id: id.as_deref().map(Into::into),
-                    expected_last_subject_seq: *expected,
-                    ..Headers::default()
-                },
+                headers: headers(id.as_deref(), *expected),
                 payload: b"{}"[..].into(),
             }),
             Step::Pull { .. } => self.pull(step),
@@ -213,6 +208,7 @@ impl<'s> Bench<'s> {
                 when_empty: if *no_wait { WhenEmpty::Answer } else { WhenEmpty::Wait },
                 heartbeat: span(*heartbeat_ms),
                 max_bytes: (*max_bytes > 0).then_some(*max_bytes),
+                ..Pull::no_wait(*batch)
             };
             let reply = Inbox { client: ClientId(*client), token: 0 };
             self.request(Request::Pull { stream: self.stream.clone(), consumer: "c".into(), reply, pull });
@@ -226,7 +222,7 @@ impl<'s> Bench<'s> {
         };
         self.broker.handle(self.now, stop);
         self.drain();
-        let back = self.now.after(Duration::from_millis(down_ms + RESTART_MS / 8));
+        let back = self.now + Duration::from_millis(down_ms + RESTART_MS / 8);
         self.now = back;
         self.broker.handle(self.now, Input::Start);
         // What the server tells while it starts, nobody hears.
@@ -235,7 +231,7 @@ impl<'s> Bench<'s> {
     }
 
     fn drain(&mut self) {
-        let at_ms = u64::try_from(self.now.since(Time::ZERO.after(ORIGIN)).as_millis()).unwrap_or(u64::MAX);
+        let at_ms = u64::try_from(self.now.saturating_sub(ORIGIN).as_millis()).unwrap_or(u64::MAX);
         while let Some(event) = self.broker.poll(self.now) {
             match event {
                 Event::Send { to, message } => self.sent(at_ms, to, message),
@@ -266,6 +262,14 @@ impl<'s> Bench<'s> {
     }
 }
 
+fn headers(id: Option<&str>, expected: Option<u64>) -> Headers {
+    let headers = id.map_or_else(Headers::default, Headers::id);
+    match expected {
+        Some(sequence) => headers.with("Nats-Expected-Last-Subject-Sequence", sequence.to_string()),
+        None => headers,
+    }
+}
+
 /// The lane for the answer to a step, with the step's own words.
 pub(super) fn lane_of_step(script: &Script, number: usize) -> String {
     let (steps, _) = script.schedule();
@@ -292,9 +296,11 @@ fn seen(message: Message) -> BrokerEvent {
         },
         Message::PubAck(ack) => BrokerEvent::PubAck { sequence: ack.sequence, duplicate: ack.duplicate },
         Message::AckConfirmed => BrokerEvent::Confirmed,
-        Message::NoResponders => BrokerEvent::NoResponders,
-        Message::Refused(error) => BrokerEvent::Refused(u64::from(error.err_code)),
-        Message::Answer(Answer::Consumer(info)) => BrokerEvent::Info {
+        Message::NoResponders { .. } => BrokerEvent::NoResponders,
+        Message::PublishRefused { error, .. } | Message::Refused { error, .. } => {
+            BrokerEvent::Refused(u64::from(error.err_code))
+        }
+        Message::Answer { answer: Answer::Consumer(info), .. } => BrokerEvent::Info {
             delivered: (info.delivered.consumer, info.delivered.stream),
             floor: (info.ack_floor.consumer, info.ack_floor.stream),
             ack_pending: info.num_ack_pending,
@@ -302,9 +308,8 @@ fn seen(message: Message) -> BrokerEvent {
             waiting: info.num_waiting,
             pending: info.num_pending,
         },
-        Message::Answer(Answer::Purged(count)) => BrokerEvent::Purged(count),
-        Message::Answer(Answer::Stream(_) | Answer::Message(_) | Answer::Deleted) | Message::Core { .. } => {
-            BrokerEvent::Answered
-        }
+        Message::Answer { answer: Answer::Purged(count), .. } => BrokerEvent::Purged(count),
+        Message::Answer { answer: Answer::Stream(_) | Answer::Message(_) | Answer::Deleted, .. }
+        | Message::Core { .. } => BrokerEvent::Answered,
     }
 }

@@ -9,6 +9,7 @@ use std::{
 
 use async_nats::{Client, ConnectErrorKind, HeaderMap, Message, Subscriber};
 use futures::StreamExt;
+use jetstream_model::AckSubject;
 use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::{
@@ -16,7 +17,6 @@ use tokio::{
     task::{JoinHandle, JoinSet},
     time::{Instant, sleep_until},
 };
-use transcript_sim::broker::AckSubject;
 
 use super::{Action, BrokerEvent, ConsumerPlan, Record, STEP_MS, Script, Step, Stop, model, model::lane_of_step};
 use crate::{

@@ -2,12 +2,12 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use transcript_core::WallTime;
-
 use super::{
     ack::{AckBody, AckSubject},
     advisory::Advisory,
     config::{ConsumerConfig, StreamConfig},
+    headers::Headers,
+    pull::Pull,
 };
 
 /// A connection to the broker. A client that connects again under its id takes its inboxes up again, as NATS clients do.
@@ -80,6 +80,17 @@ pub enum Request {
         /// What is asked for.
         pull: Pull,
     },
+    /// The same, with a body that the server cannot read: answered with status 400.
+    UnreadablePull {
+        /// The stream.
+        stream: Arc<str>,
+        /// The durable consumer.
+        consumer: Arc<str>,
+        /// Where the status goes.
+        reply: Inbox,
+        /// What is wrong.
+        why: Arc<str>,
+    },
     /// A message to the reply subject of a delivery.
     Ack {
         /// The reply subject.
@@ -96,44 +107,6 @@ pub enum Request {
         /// The call.
         call: ApiCall,
     },
-}
-
-/// What a pull request asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pull {
-    /// How many messages at most.
-    pub batch: u64,
-    /// How long the request waits; `None` waits until the inbox is gone.
-    pub expires: Option<Duration>,
-    /// What happens where nothing is there to deliver.
-    pub when_empty: WhenEmpty,
-    /// How often the broker says that it is alive while the request waits.
-    pub heartbeat: Option<Duration>,
-    /// How many bytes at most: subject, reply subject, headers and payload of all messages.
-    pub max_bytes: Option<u64>,
-}
-
-impl Pull {
-    /// A request for `batch` messages that waits for at most `expires`.
-    #[must_use]
-    pub const fn waiting(batch: u64, expires: Duration) -> Self {
-        Self { batch, expires: Some(expires), when_empty: WhenEmpty::Wait, heartbeat: None, max_bytes: None }
-    }
-
-    /// A request for at most `batch` messages that are there already.
-    #[must_use]
-    pub const fn no_wait(batch: u64) -> Self {
-        Self { batch, expires: None, when_empty: WhenEmpty::Answer, heartbeat: None, max_bytes: None }
-    }
-}
-
-/// What a pull request does where nothing is there to deliver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WhenEmpty {
-    /// It waits for messages.
-    Wait,
-    /// It is answered: `no_wait` of the protocol.
-    Answer,
 }
 
 /// A call of the management API.
@@ -200,6 +173,63 @@ pub enum ApiCall {
         /// The next stream sequence to deliver.
         sequence: Option<u64>,
     },
+    /// A call that the server refuses without looking at what it is about.
+    Unreadable {
+        /// Which call.
+        kind: ApiKind,
+        /// Why.
+        error: ApiError,
+    },
+}
+
+/// Which call of the management API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ApiKind {
+    /// `STREAM.CREATE`.
+    CreateStream,
+    /// `STREAM.UPDATE`.
+    UpdateStream,
+    /// `STREAM.DELETE`.
+    DeleteStream,
+    /// `STREAM.INFO`.
+    StreamInfo,
+    /// `STREAM.PURGE`.
+    Purge,
+    /// `STREAM.MSG.GET`.
+    GetMessage,
+    /// `STREAM.MSG.DELETE`.
+    DeleteMessage,
+    /// `CONSUMER.CREATE`.
+    CreateConsumer,
+    /// `CONSUMER.DELETE`.
+    DeleteConsumer,
+    /// `CONSUMER.INFO`.
+    ConsumerInfo,
+    /// `CONSUMER.RESET`.
+    ResetConsumer,
+    /// A call that the server does not know.
+    Unknown,
+}
+
+impl ApiCall {
+    /// Which call it is.
+    #[must_use]
+    pub fn kind(&self) -> ApiKind {
+        match self {
+            Self::CreateStream(_) => ApiKind::CreateStream,
+            Self::UpdateStream(_) => ApiKind::UpdateStream,
+            Self::DeleteStream(_) => ApiKind::DeleteStream,
+            Self::StreamInfo(_) => ApiKind::StreamInfo,
+            Self::Purge { .. } => ApiKind::Purge,
+            Self::GetMessage { .. } => ApiKind::GetMessage,
+            Self::DeleteMessage { .. } => ApiKind::DeleteMessage,
+            Self::CreateConsumer { .. } => ApiKind::CreateConsumer,
+            Self::DeleteConsumer { .. } => ApiKind::DeleteConsumer,
+            Self::ConsumerInfo { .. } => ApiKind::ConsumerInfo,
+            Self::ResetConsumer { .. } => ApiKind::ResetConsumer,
+            Self::Unreadable { kind, .. } => *kind,
+        }
+    }
 }
 
 /// Which messages a purge removes.
@@ -235,46 +265,6 @@ pub enum ConsumerAction {
     Update,
 }
 
-/// The headers of a message.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Headers {
-    /// `Nats-Msg-Id`.
-    pub msg_id: Option<Arc<str>>,
-    /// `Nats-Expected-Stream`.
-    pub expected_stream: Option<Arc<str>>,
-    /// `Nats-Expected-Last-Sequence`.
-    pub expected_last_seq: Option<u64>,
-    /// `Nats-Expected-Last-Subject-Sequence`.
-    pub expected_last_subject_seq: Option<u64>,
-    /// All others, in their order.
-    pub other: Vec<(Arc<str>, Arc<str>)>,
-}
-
-impl Headers {
-    /// No header but the id.
-    #[must_use]
-    pub fn id(id: impl Into<Arc<str>>) -> Self {
-        Self { msg_id: Some(id.into()), ..Self::default() }
-    }
-
-    /// The length of the headers as bytes of the protocol; zero where there is none.
-    pub(super) fn wire_len(&self) -> usize {
-        let line = |name: &str, value_len: usize| name.len() + ": ".len() + value_len + "\r\n".len();
-        let numbers = [
-            ("Nats-Expected-Last-Sequence", self.expected_last_seq),
-            ("Nats-Expected-Last-Subject-Sequence", self.expected_last_subject_seq),
-        ];
-        let texts = [("Nats-Msg-Id", &self.msg_id), ("Nats-Expected-Stream", &self.expected_stream)];
-        let lines: usize = numbers
-            .into_iter()
-            .filter_map(|(name, value)| value.map(|value| line(name, decimal_digits(value))))
-            .chain(texts.into_iter().filter_map(|(name, value)| value.as_ref().map(|value| line(name, value.len()))))
-            .chain(self.other.iter().map(|(name, value)| line(name, value.len())))
-            .sum();
-        if lines == 0 { 0 } else { "NATS/1.0\r\n".len() + lines + "\r\n".len() }
-    }
-}
-
 pub(super) fn decimal_digits(value: u64) -> usize {
     value.checked_ilog10().map_or(1, |log| log as usize + 1)
 }
@@ -290,8 +280,8 @@ pub struct StoredMessage {
     pub headers: Headers,
     /// Its payload.
     pub payload: Arc<[u8]>,
-    /// When it was stored, by the broker's clock.
-    pub stored_at: WallTime,
+    /// When it was stored, by the broker's clock, in nanoseconds since the Unix epoch.
+    pub stored_at_nanos: i64,
 }
 
 /// What leaves the broker.
@@ -322,11 +312,31 @@ pub enum Message {
     /// A double ack was taken, or needed nothing.
     AckConfirmed,
     /// Status 503: nobody listens to the subject.
-    NoResponders,
-    /// A publish or a call was refused.
-    Refused(ApiError),
+    NoResponders {
+        /// The subject.
+        subject: Arc<str>,
+    },
+    /// A publish was refused.
+    PublishRefused {
+        /// The stream that captures the subject.
+        stream: Arc<str>,
+        /// Why.
+        error: ApiError,
+    },
     /// The answer to a call of the management API.
-    Answer(Answer),
+    Answer {
+        /// The call.
+        call: ApiKind,
+        /// The answer.
+        answer: Answer,
+    },
+    /// A call of the management API was refused.
+    Refused {
+        /// The call.
+        call: ApiKind,
+        /// Why.
+        error: ApiError,
+    },
     /// A message for a core subscription.
     Core {
         /// The subject.
@@ -429,13 +439,27 @@ pub struct StreamInfo {
     pub first_seq: u64,
     /// The last sequence given.
     pub last_seq: u64,
+    /// Messages removed between the first and the last one.
+    pub num_deleted: u64,
+    /// Subjects of the messages stored.
+    pub num_subjects: u64,
     /// Consumers.
     pub consumers: usize,
+    /// When it was made, in nanoseconds since the Unix epoch.
+    pub created_nanos: i64,
+    /// When the first message was stored.
+    pub first_nanos: Option<i64>,
+    /// When the last message was stored.
+    pub last_nanos: Option<i64>,
+    /// When it said so.
+    pub now_nanos: i64,
 }
 
 /// A consumer as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConsumerInfo {
+    /// Its stream.
+    pub stream: Arc<str>,
     /// Its configuration, defaults filled in.
     pub config: ConsumerConfig,
     /// The last sequences delivered.
@@ -450,6 +474,14 @@ pub struct ConsumerInfo {
     pub num_waiting: u64,
     /// Messages not yet delivered.
     pub num_pending: u64,
+    /// When it was made, in nanoseconds since the Unix epoch.
+    pub created_nanos: i64,
+    /// When something was last delivered or put off, since the server started.
+    pub last_delivered_nanos: Option<i64>,
+    /// When something was last acknowledged, since the server started.
+    pub last_acked_nanos: Option<i64>,
+    /// When it said so.
+    pub now_nanos: i64,
 }
 
 /// A place in the deliveries of a consumer and in its stream.

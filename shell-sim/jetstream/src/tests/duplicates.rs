@@ -45,10 +45,13 @@ fn a_removed_message_is_remembered_until_a_restart() {
     }
     assert_eq!(
         bench.call(ApiCall::DeleteMessage { stream: "S".into(), sequence: 1 }),
-        Message::Answer(Answer::Deleted)
+        Message::Answer { call: ApiKind::DeleteMessage, answer: Answer::Deleted }
     );
     let scope = PurgeScope::Subject("s.purged".into());
-    assert_eq!(bench.call(ApiCall::Purge { stream: "S".into(), scope }), Message::Answer(Answer::Purged(1)));
+    assert_eq!(
+        bench.call(ApiCall::Purge { stream: "S".into(), scope }),
+        Message::Answer { call: ApiKind::Purge, answer: Answer::Purged(1) }
+    );
     assert_eq!(bench.publish_id("s.a", "deleted"), (1, true));
     assert_eq!(bench.publish_id("s.a", "purged"), (2, true));
     bench.restart(Input::Kill { lag: Duration::ZERO });
@@ -106,27 +109,27 @@ fn a_shorter_window_forgets_at_once_and_a_longer_one_revives_at_a_restart() {
 #[test]
 fn a_window_is_checked_and_zero_is_two_minutes() {
     let mut bench = Bench::new(stream(0), consumer());
-    let Message::Answer(Answer::Stream(info)) = bench.call(ApiCall::StreamInfo("S".into())) else {
+    let Message::Answer { answer: Answer::Stream(info), .. } = bench.call(ApiCall::StreamInfo("S".into())) else {
         panic!("no info");
     };
     assert_eq!(info.config.duplicate_window, DEFAULT_DUPLICATE_WINDOW);
     for config in [stream(99), StreamConfig { max_age: Some(millis(500)), ..stream(501) }] {
         let answer = bench.call(ApiCall::UpdateStream(config));
-        assert!(matches!(answer, Message::Refused(ApiError { err_code: 10_052, .. })), "{answer:?}");
+        assert!(matches!(answer, Message::Refused { error: ApiError { err_code: 10_052, .. }, .. }), "{answer:?}");
     }
     let short_lived = StreamConfig { max_age: Some(millis(500)), ..stream(0) };
     assert!(matches!(
         bench.call(ApiCall::UpdateStream(short_lived)),
-        Message::Answer(Answer::Stream(info)) if info.config.duplicate_window == millis(500)
+        Message::Answer { answer: Answer::Stream(info), .. } if info.config.duplicate_window == millis(500)
     ));
 }
 
 #[test]
 fn expectations_are_checked_before_the_id_and_a_refusal_is_not_remembered() {
     let mut bench = Bench::with(consumer());
-    let expecting = |last| Headers { expected_last_subject_seq: Some(last), ..Headers::id("x") };
+    let expecting = |last: u64| Headers::id("x").with("Nats-Expected-Last-Subject-Sequence", last.to_string());
     let refused = |answer: Message, last: u64| {
-        assert_eq!(answer, Message::Refused(ApiError::wrong_last_sequence(last)));
+        assert_eq!(answer, Message::PublishRefused { stream: "S".into(), error: ApiError::wrong_last_sequence(last) });
     };
     refused(bench.publish_with("s.a", expecting(7)), 0);
     assert_eq!(
@@ -134,12 +137,15 @@ fn expectations_are_checked_before_the_id_and_a_refusal_is_not_remembered() {
         Message::PubAck(PubAck { stream: "S".into(), sequence: 1, duplicate: false })
     );
     refused(bench.publish_with("s.a", expecting(0)), 1);
-    refused(bench.publish_with("s.b", Headers { expected_last_seq: Some(0), ..Headers::id("x") }), 1);
+    refused(bench.publish_with("s.b", Headers::id("x").with("Nats-Expected-Last-Sequence", "0")), 1);
     assert_eq!(bench.publish_id("s.a", "x"), (1, true));
 }
 
 #[test]
 fn a_publish_that_nobody_takes_has_no_responders() {
     let mut bench = Bench::with(consumer());
-    assert_eq!(bench.publish_with("elsewhere", Headers::default()), Message::NoResponders);
+    assert_eq!(
+        bench.publish_with("elsewhere", Headers::default()),
+        Message::NoResponders { subject: "elsewhere".into() }
+    );
 }

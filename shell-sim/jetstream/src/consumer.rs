@@ -49,6 +49,9 @@ pub(super) struct Consumer {
     pub(super) saved: Saved,
     /// What the consumer said of itself when the server started: the next create or update is answered with it.
     at_start: Option<ConsumerInfo>,
+    created: Stamp,
+    last_delivered: Option<Stamp>,
+    last_acked: Option<Stamp>,
 }
 
 /// How many of the messages that a consumer gets were purged.
@@ -61,7 +64,7 @@ pub(super) enum Share {
 }
 
 impl Consumer {
-    pub(super) fn new(stream: Arc<str>, config: ConsumerConfig, log: &Log) -> Self {
+    pub(super) fn new(stream: Arc<str>, config: ConsumerConfig, log: &Log, now: Stamp) -> Self {
         let chosen = match config.deliver {
             DeliverPolicy::All => log.first(),
             DeliverPolicy::New => log.last() + 1,
@@ -90,6 +93,9 @@ impl Consumer {
             check_due: None,
             awake: false,
             at_start: None,
+            created: now,
+            last_delivered: None,
+            last_acked: None,
         }
     }
 
@@ -139,8 +145,10 @@ impl Consumer {
             AckBody::Ack => self.ack(subject, ctx),
             AckBody::Next(pull) => {
                 self.ack(subject, ctx);
-                if let Some(reply) = reply {
-                    self.pull(reply, pull, ctx);
+                match (reply, pull) {
+                    (Some(reply), Ok(pull)) => self.pull(reply, &pull, ctx),
+                    (Some(reply), Err(why)) => refuse_pull(reply, &why, ctx),
+                    (None, _) => {}
                 }
                 false
             }
@@ -182,7 +190,7 @@ impl Consumer {
         }
         self.redelivered.remove(&sequence);
         self.again.remove(sequence);
-        self.saved.apply(ctx.now, Change::Acked { consumer_seq, stream_seq: sequence });
+        self.save_acked(consumer_seq, sequence, ctx.now);
         true
     }
 
@@ -242,7 +250,13 @@ impl Consumer {
         now: Stamp,
     ) {
         let max_deliver = self.config.max_deliver;
+        self.last_delivered = Some(now);
         self.saved.apply(now, Change::Delivered { consumer_seq, stream_seq, deliveries, since, max_deliver });
+    }
+
+    fn save_acked(&mut self, consumer_seq: u64, stream_seq: u64, now: Stamp) {
+        self.last_acked = Some(now);
+        self.saved.apply(now, Change::Acked { consumer_seq, stream_seq });
     }
 
     pub(super) fn advise(&mut self, stream_seq: u64, deliveries: u64, kind: AdvisoryKind, ctx: &mut Context<'_>) {
@@ -366,7 +380,7 @@ impl Consumer {
             return Some((pending.consumer_seq, self.redelivered.get(&sequence).copied().unwrap_or(0).max(1)));
         }
         if self.redelivered.remove(&sequence).is_some() {
-            self.saved.apply(now, Change::Acked { consumer_seq: 0, stream_seq: sequence });
+            self.save_acked(0, sequence, now);
         }
         None
     }
@@ -407,8 +421,7 @@ impl Consumer {
                 self.pending.remove(&sequence);
                 self.redelivered.remove(&sequence);
                 self.floor.consumer = self.floor.consumer.max(pending.consumer_seq);
-                let consumer_seq = pending.consumer_seq;
-                self.saved.apply(ctx.now, Change::Acked { consumer_seq, stream_seq: sequence });
+                self.save_acked(pending.consumer_seq, sequence, ctx.now);
             }
         }
         if self.pending.is_empty() {
@@ -471,6 +484,7 @@ impl Consumer {
         self.next_consumer = 1;
         self.floor = self.delivered();
         self.saved = Saved::starting(next - 1);
+        (self.last_delivered, self.last_acked) = (None, None);
         self.unsent = counted(log, next, &self.config);
         self.pump(log, ctx);
     }
@@ -485,6 +499,7 @@ impl Consumer {
         self.redelivered = state.redelivered.into_iter().filter(|(sequence, _)| *sequence >= log.first()).collect();
         self.again = Again::default();
         self.awake = false;
+        (self.last_delivered, self.last_acked) = (None, None);
         self.deaf = false;
         self.waiting = Waiting::default();
         self.waiting_due = None;
@@ -507,6 +522,7 @@ impl Consumer {
         let saved = self.saved.state();
         let once = self.config.max_deliver == Some(1);
         ConsumerInfo {
+            stream: self.stream.clone(),
             config: self.config.clone(),
             delivered: saved.delivered,
             ack_floor: saved.floor,
@@ -514,6 +530,10 @@ impl Consumer {
             num_redelivered: if once { 0 } else { self.redelivered.len() as u64 },
             num_waiting: self.waiting.len(),
             num_pending: self.unsent(),
+            created_nanos: self.created.nanos(),
+            last_delivered_nanos: self.last_delivered.map(Stamp::nanos),
+            last_acked_nanos: self.last_acked.map(Stamp::nanos),
+            now_nanos: ctx.now.nanos(),
         }
     }
 
@@ -538,6 +558,11 @@ impl Consumer {
         }
         self.saved.stop();
     }
+}
+
+/// Answers a pull request that cannot be read.
+pub(super) fn refuse_pull(reply: Inbox, why: &str, ctx: &mut Context<'_>) {
+    ctx.status(reply, 400, &format!("Bad Request - {why}"), StatusHeaders::None);
 }
 
 fn terminated(consumer_seq: u64, reason: Arc<str>) -> AdvisoryKind {

@@ -142,7 +142,7 @@ fn the_first_update_after_a_restart_is_answered_with_what_was() {
     let mut answered = |action| {
         let (stream, config) = ("S".into(), config.clone());
         let answer = bench.call(ApiCall::CreateConsumer { stream, config, action });
-        let Message::Answer(Answer::Consumer(info)) = answer else { panic!("not an info: {answer:?}") };
+        let Message::Answer { answer: Answer::Consumer(info), .. } = answer else { panic!("not an info: {answer:?}") };
         info.config.ack_wait
     };
     assert_eq!(answered(ConsumerAction::CreateOrUpdate), millis(1_000));

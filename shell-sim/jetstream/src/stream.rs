@@ -7,10 +7,9 @@ use super::{
     config::{ConsumerConfig, Discard, StreamConfig},
     consumer::{Consumer, Share},
     duplicates::Duplicates,
+    headers::Headers,
     log::{Entry, Log, size_of},
-    message::{
-        Answer, ApiError, ConsumerAction, Context, Headers, PubAck, PurgeScope, StoredMessage, StreamInfo, Which,
-    },
+    message::{Answer, ApiError, ConsumerAction, Context, PubAck, PurgeScope, StoredMessage, StreamInfo, Which},
     stamp::Stamp,
     subject,
 };
@@ -28,10 +27,11 @@ pub(super) struct Stream {
     age_due: Option<Stamp>,
     /// A kill found the last message deleted: the next start finds no ids.
     ids_lost: bool,
+    created: Stamp,
 }
 
 impl Stream {
-    pub(super) fn new(config: StreamConfig) -> Self {
+    pub(super) fn new(config: StreamConfig, now: Stamp) -> Self {
         Self {
             config,
             log: Log::default(),
@@ -39,6 +39,7 @@ impl Stream {
             consumers: BTreeMap::new(),
             age_due: None,
             ids_lost: false,
+            created: now,
         }
     }
 
@@ -71,15 +72,17 @@ impl Stream {
     ) -> Result<PubAck, ApiError> {
         self.check_expectations(subject, &headers)?;
         let stream = self.config.name.clone();
-        if let Some(sequence) = headers.msg_id.as_ref().and_then(|id| self.duplicates.sequence_of(id)) {
+        let id = headers.message_id();
+        if let Some(sequence) = id.as_ref().and_then(|id| self.duplicates.sequence_of(id)) {
             return Ok(PubAck { stream, sequence, duplicate: true });
         }
         let sequence = self.log.last() + 1;
-        let message = StoredMessage { subject: subject.clone(), sequence, headers, payload, stored_at: ctx.now.wall() };
+        let message =
+            StoredMessage { subject: subject.clone(), sequence, headers, payload, stored_at_nanos: ctx.now.nanos() };
         self.refuse_if_full(&message)?;
-        if let Some(id) = &message.headers.msg_id {
+        if let Some(id) = id {
             let window = self.config.duplicate_window;
-            self.duplicates.remember(id.clone(), sequence, ctx.now, ctx.now, window);
+            self.duplicates.remember(id, sequence, ctx.now, ctx.now, window);
         }
         self.log.push(Entry { message: Arc::new(message), at: ctx.now });
         if let Some(age) = self.config.max_age {
@@ -96,16 +99,20 @@ impl Stream {
     }
 
     fn check_expectations(&self, subject: &str, headers: &Headers) -> Result<(), ApiError> {
-        if headers.expected_stream.as_ref().is_some_and(|expected| *expected != self.config.name) {
+        if headers.is_empty() {
+            return Ok(());
+        }
+        let expected_stream = headers.get("Nats-Expected-Stream").filter(|expected| !expected.is_empty());
+        if expected_stream.is_some_and(|expected| *expected != *self.config.name) {
             return Err(ApiError::new(400, 10_060, "expected stream does not match"));
         }
-        if let Some(expected) = headers.expected_last_subject_seq {
+        if let Some(expected) = headers.number("Nats-Expected-Last-Subject-Sequence") {
             let last = self.log.last_of(subject);
             if last != expected {
                 return Err(ApiError::wrong_last_sequence(last));
             }
         }
-        match headers.expected_last_seq {
+        match headers.number("Nats-Expected-Last-Sequence") {
             Some(expected) if expected != self.log.last() => Err(ApiError::wrong_last_sequence(self.log.last())),
             Some(_) | None => Ok(()),
         }
@@ -222,14 +229,20 @@ impl Stream {
         self.evict(ctx);
     }
 
-    pub(super) fn info(&self) -> StreamInfo {
+    pub(super) fn info(&self, now: Stamp) -> StreamInfo {
         StreamInfo {
             config: self.config.clone(),
             messages: self.log.messages(),
             bytes: self.log.bytes(),
             first_seq: self.log.first(),
             last_seq: self.log.last(),
+            num_deleted: self.log.last() + 1 - self.log.first() - self.log.messages(),
+            num_subjects: self.log.subjects(),
             consumers: self.consumers.len(),
+            created_nanos: self.created.nanos(),
+            first_nanos: self.log.oldest().map(Stamp::nanos),
+            last_nanos: self.log.newest().map(Stamp::nanos),
+            now_nanos: now.nanos(),
         }
     }
 
@@ -267,7 +280,7 @@ impl Stream {
         if action == ConsumerAction::Update {
             return Err(ApiError::new(400, 10_149, "consumer does not exist"));
         }
-        let consumer = Consumer::new(self.config.name.clone(), config, &self.log);
+        let consumer = Consumer::new(self.config.name.clone(), config, &self.log, ctx.now);
         let consumer = self.consumers.entry(name).or_insert(consumer);
         Ok(Answer::Consumer(consumer.info(&self.log, ctx)))
     }
@@ -307,8 +320,8 @@ impl Stream {
         let ids_lost = std::mem::take(&mut self.ids_lost);
         let remembered = self.log.from(0).filter(|entry| !ids_lost && ctx.now.since(entry.at) <= window);
         for entry in remembered {
-            if let Some(id) = &entry.message.headers.msg_id {
-                self.duplicates.remember(id.clone(), entry.message.sequence, entry.at, ctx.now, window);
+            if let Some(id) = entry.message.headers.message_id() {
+                self.duplicates.remember(id, entry.message.sequence, entry.at, ctx.now, window);
             }
         }
         for consumer in self.consumers.values_mut() {

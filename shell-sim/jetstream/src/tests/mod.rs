@@ -5,10 +5,9 @@ mod delivery;
 mod duplicates;
 mod limits;
 mod restart;
+mod wire;
 
 use std::time::Duration;
-
-use transcript_core::{Time, WallTime};
 
 use super::*;
 
@@ -17,14 +16,18 @@ const CLIENT: ClientId = ClientId(1);
 /// A broker with the stream `S` of `s.>`, the durable consumer `c`, one client, and a clock that jumps.
 struct Bench {
     broker: Broker,
-    now: Time,
-    seen: Vec<(Time, Inbox, Message)>,
-    advisories: Vec<(Time, Advisory)>,
-    delivered: Vec<(Time, Inbox, AckSubject)>,
+    now: Duration,
+    seen: Vec<(Duration, Inbox, Message)>,
+    advisories: Vec<(Duration, Advisory)>,
+    delivered: Vec<(Duration, Inbox, AckSubject)>,
 }
 
 fn millis(count: u64) -> Duration {
     Duration::from_millis(count)
+}
+
+fn as_millis(at: Duration) -> u64 {
+    u64::try_from(at.as_millis()).expect("a short test")
 }
 
 fn inbox(token: u64) -> Inbox {
@@ -42,13 +45,16 @@ fn stream(window: u64) -> StreamConfig {
 
 impl Bench {
     fn new(stream: StreamConfig, consumer: ConsumerConfig) -> Self {
-        let broker = Broker::new(WallTime::from_millis(1_700_000_000_000), Tuning::default());
+        let broker = Broker::new(1_700_000_000_000, Tuning::default());
         let (seen, advisories, delivered) = (Vec::new(), Vec::new(), Vec::new());
-        let mut bench = Self { broker, now: Time::ZERO, seen, advisories, delivered };
+        let mut bench = Self { broker, now: Duration::ZERO, seen, advisories, delivered };
         bench.input(Input::Connect(CLIENT));
-        assert!(matches!(bench.call(ApiCall::CreateStream(stream)), Message::Answer(_)));
+        assert!(matches!(bench.call(ApiCall::CreateStream(stream)), Message::Answer { .. }));
         let (stream, action) = ("S".into(), ConsumerAction::Create);
-        assert!(matches!(bench.call(ApiCall::CreateConsumer { stream, config: consumer, action }), Message::Answer(_)));
+        assert!(matches!(
+            bench.call(ApiCall::CreateConsumer { stream, config: consumer, action }),
+            Message::Answer { .. }
+        ));
         bench
     }
 
@@ -78,7 +84,7 @@ impl Bench {
 
     /// Jumps from timer to timer until `at` milliseconds after the start.
     fn until(&mut self, at: u64) {
-        let end = Time::ZERO.after(millis(at));
+        let end = millis(at);
         while let Some(due) = self.broker.next_deadline().filter(|due| *due <= end) {
             assert!(due > self.now || self.broker.poll(due).is_some(), "a deadline that does not move at {due:?}");
             self.now = self.now.max(due);
@@ -100,14 +106,14 @@ impl Bench {
 
     fn info(&mut self) -> ConsumerInfo {
         let answer = self.call(ApiCall::ConsumerInfo { stream: "S".into(), consumer: "c".into() });
-        let Message::Answer(Answer::Consumer(info)) = answer else { panic!("not an info: {answer:?}") };
+        let Message::Answer { answer: Answer::Consumer(info), .. } = answer else { panic!("not an info: {answer:?}") };
         info
     }
 
     fn update(&mut self, config: ConsumerConfig) {
         let (stream, action) = ("S".into(), ConsumerAction::Update);
         let answer = self.call(ApiCall::CreateConsumer { stream, config, action });
-        assert!(matches!(answer, Message::Answer(_)), "{answer:?}");
+        assert!(matches!(answer, Message::Answer { .. }), "{answer:?}");
     }
 
     fn publish_with(&mut self, subject: &str, headers: Headers) -> Message {
@@ -156,17 +162,14 @@ impl Bench {
 
     /// All deliveries so far: millisecond, stream sequence, attempt.
     fn deliveries(&self) -> Vec<(u64, u64, u64)> {
-        self.delivered
-            .iter()
-            .map(|(at, _, reply)| (at.as_micros() / 1_000, reply.stream_seq, reply.deliveries))
-            .collect()
+        self.delivered.iter().map(|(at, _, reply)| (as_millis(*at), reply.stream_seq, reply.deliveries)).collect()
     }
 
     /// All advisories so far: millisecond, kind, stream sequence, deliveries.
     fn told(&self) -> Vec<(u64, AdvisoryKind, u64, u64)> {
         self.advisories
             .iter()
-            .map(|(at, told)| (at.as_micros() / 1_000, told.kind.clone(), told.stream_seq, told.deliveries))
+            .map(|(at, told)| (as_millis(*at), told.kind.clone(), told.stream_seq, told.deliveries))
             .collect()
     }
 
@@ -175,7 +178,7 @@ impl Bench {
         to_token
             .filter_map(|(at, _, message)| {
                 let Message::Status(status) = message else { return None };
-                Some((at.as_micros() / 1_000, status.code, status.text.to_string()))
+                Some((as_millis(*at), status.code, status.text.to_string()))
             })
             .collect()
     }

@@ -2,22 +2,19 @@
 
 use std::time::Duration;
 
-use transcript_core::{Time, WallTime};
-
 /// Microseconds since the Unix epoch on the broker's clock. Signed, because a delayed nak dates a delivery back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Stamp(i64);
 
 impl Stamp {
-    pub(super) fn new(epoch: WallTime, now: Time) -> Self {
-        let since = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
-        Self(epoch.as_millis().saturating_mul(1_000).saturating_add(since))
+    /// The stamp of a moment of the virtual clock, whose zero is `epoch_millis` milliseconds after the Unix epoch.
+    pub(super) fn new(epoch_millis: i64, now: Duration) -> Self {
+        Self(epoch_millis.saturating_mul(1_000)).after(now)
     }
 
-    /// The world's time at this stamp; its start where the stamp is earlier.
-    pub(super) fn time(self, epoch: WallTime) -> Time {
-        let since = self.0.saturating_sub(epoch.as_millis().saturating_mul(1_000));
-        Time::from_micros(u64::try_from(since).unwrap_or(0))
+    /// The virtual clock at this stamp; zero where the stamp is earlier.
+    pub(super) fn time(self, epoch_millis: i64) -> Duration {
+        self.since(Self(epoch_millis.saturating_mul(1_000)))
     }
 
     pub(super) fn after(self, span: Duration) -> Self {
@@ -45,10 +42,6 @@ impl Stamp {
 
     pub(super) fn nanos(self) -> i64 {
         self.0.saturating_mul(1_000)
-    }
-
-    pub(super) fn wall(self) -> WallTime {
-        WallTime::from_millis(self.0.div_euclid(1_000))
     }
 }
 

@@ -55,8 +55,10 @@ mod config;
 mod consumer;
 mod delivery;
 mod duplicates;
+mod headers;
 mod log;
 mod message;
+mod pull;
 mod saved;
 mod stamp;
 mod stream;
@@ -64,6 +66,7 @@ mod subject;
 #[cfg(test)]
 mod tests;
 mod waiting;
+pub mod wire;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -71,17 +74,18 @@ use std::{
     time::Duration,
 };
 
-use transcript_core::{Time, WallTime};
-
 pub use self::{
     ack::{AckBody, AckSubject, NotAnAckSubject},
     advisory::{Advisory, AdvisoryKind},
-    config::{ConsumerConfig, DEFAULT_DUPLICATE_WINDOW, DeliverPolicy, Discard, StreamConfig},
-    message::{
-        Answer, ApiCall, ApiError, ClientId, ConsumerAction, ConsumerInfo, Delivery, Event, Headers, Inbox, Input,
-        Message, PubAck, Pull, PurgeScope, Request, SequencePair, Status, StatusHeaders, StoredMessage, StreamInfo,
-        WhenEmpty, Which,
+    config::{
+        ConsumerConfig, DEFAULT_DUPLICATE_WINDOW, DeliverPolicy, Discard, PriorityGroups, PriorityPolicy, StreamConfig,
     },
+    headers::Headers,
+    message::{
+        Answer, ApiCall, ApiError, ApiKind, ClientId, ConsumerAction, ConsumerInfo, Delivery, Event, Inbox, Input,
+        Message, PubAck, PurgeScope, Request, SequencePair, Status, StatusHeaders, StoredMessage, StreamInfo, Which,
+    },
+    pull::{PriorityRequest, Pull, WhenEmpty},
     subject::matches,
 };
 use self::{clients::Clients, message::Context, stamp::Stamp, stream::Stream};
@@ -101,7 +105,7 @@ pub struct Tuning {
 /// One nats-server with JetStream.
 #[derive(Debug, Clone)]
 pub struct Broker {
-    epoch: WallTime,
+    epoch_millis: i64,
     tuning: Tuning,
     up: bool,
     streams: BTreeMap<Arc<str>, Stream>,
@@ -115,9 +119,9 @@ pub struct Broker {
 impl Broker {
     /// A running server without streams, whose clock shows `epoch` at the start of the world.
     #[must_use]
-    pub fn new(epoch: WallTime, tuning: Tuning) -> Self {
+    pub fn new(epoch_millis: i64, tuning: Tuning) -> Self {
         let (streams, clients) = (BTreeMap::new(), Clients::default());
-        Self { epoch, tuning, up: true, streams, clients, advised: 0, due: None, out: VecDeque::new() }
+        Self { epoch_millis, tuning, up: true, streams, clients, advised: 0, due: None, out: VecDeque::new() }
     }
 
     /// Changes the lateness of the timers that are set from now on.
@@ -139,7 +143,7 @@ impl Broker {
 
     /// Takes one input in. What was due by `now` happens before it. While the server is down, everything but a start is lost.
     /// A request counts even when its client has gone since: it was on its way. Its answer is lost.
-    pub fn handle(&mut self, now: Time, input: Input) {
+    pub fn handle(&mut self, now: Duration, input: Input) {
         self.fire(now);
         match input {
             Input::Connect(client) if self.up => self.clients.connect(client),
@@ -155,7 +159,7 @@ impl Broker {
     }
 
     /// The next thing that leaves the broker, after everything that was due by `now` has happened.
-    pub fn poll(&mut self, now: Time) -> Option<Event> {
+    pub fn poll(&mut self, now: Duration) -> Option<Event> {
         if self.out.is_empty() {
             self.fire(now);
         }
@@ -164,8 +168,8 @@ impl Broker {
 
     /// When something happens by itself; `None` where nothing will without an input.
     #[must_use]
-    pub fn next_deadline(&self) -> Option<Time> {
-        self.due.filter(|_| self.up).map(|due| due.time(self.epoch))
+    pub fn next_deadline(&self) -> Option<Duration> {
+        self.due.filter(|_| self.up).map(|due| due.time(self.epoch_millis))
     }
 
     /// The last sequence of a stream, for the eyes of the world's checks; zero where there is none.
@@ -180,8 +184,8 @@ impl Broker {
         self.streams.get(stream).map_or(0, |stream| stream.unsettled(consumer))
     }
 
-    fn fire(&mut self, now: Time) {
-        let stamp = Stamp::new(self.epoch, now);
+    fn fire(&mut self, now: Duration) {
+        let stamp = Stamp::new(self.epoch_millis, now);
         if self.up && self.due.is_some_and(|due| due <= stamp) {
             let tuning = self.tuning;
             self.with(now, |streams, ctx| {
@@ -192,7 +196,7 @@ impl Broker {
         }
     }
 
-    fn request(&mut self, now: Time, request: Request) {
+    fn request(&mut self, now: Duration, request: Request) {
         match request {
             Request::Publish { reply, subject, headers, payload } => {
                 self.publish(now, reply, &subject, &headers, &payload);
@@ -200,26 +204,54 @@ impl Broker {
             Request::Pull { stream, consumer, reply, pull } => self.with(now, |streams, ctx| {
                 match streams.get_mut(&stream).and_then(|stream| stream.consumer(&consumer)) {
                     Some((consumer, log)) => {
-                        consumer.pull(reply, pull, ctx);
+                        consumer.pull(reply, &pull, ctx);
                         consumer.pump_if_awake(log, ctx);
                     }
-                    None => ctx.send(reply, Message::NoResponders),
+                    None => {
+                        let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}").into();
+                        ctx.send(reply, Message::NoResponders { subject });
+                    }
+                }
+            }),
+            Request::UnreadablePull { stream, consumer, reply, why } => self.with(now, |streams, ctx| {
+                match streams.get_mut(&stream).and_then(|stream| stream.consumer(&consumer)) {
+                    Some(_) => consumer::refuse_pull(reply, &why, ctx),
+                    None => {
+                        let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}").into();
+                        ctx.send(reply, Message::NoResponders { subject });
+                    }
                 }
             }),
             Request::Ack { subject, body, reply } => self.with(now, |streams, ctx| {
                 match streams.get_mut(&subject.stream).and_then(|stream| stream.consumer(&subject.consumer)) {
                     Some((consumer, log)) => consumer.acknowledge(&subject, body, reply, log, ctx),
-                    None => reply.into_iter().for_each(|reply| ctx.send(reply, Message::NoResponders)),
+                    None => {
+                        if let Some(reply) = reply {
+                            let subject = subject.to_string().into();
+                            ctx.send(reply, Message::NoResponders { subject });
+                        }
+                    }
                 }
             }),
             Request::Api { reply, call } => {
-                let answer = self.call(now, call);
-                self.with(now, |_, ctx| ctx.send(reply, answer.map_or_else(Message::Refused, Message::Answer)));
+                let kind = call.kind();
+                let message = match self.call(now, call) {
+                    Ok(answer) => Message::Answer { call: kind, answer },
+                    Err(error) => Message::Refused { call: kind, error },
+                };
+                self.with(now, |_, ctx| ctx.send(reply, message));
             }
         }
     }
 
-    fn publish(&mut self, now: Time, reply: Option<Inbox>, subject: &Arc<str>, headers: &Headers, payload: &Arc<[u8]>) {
+    fn publish(
+        &mut self,
+        now: Duration,
+        reply: Option<Inbox>,
+        subject: &Arc<str>,
+        headers: &Headers,
+        payload: &Arc<[u8]>,
+    ) {
         self.with(now, |streams, ctx| {
             let listeners = ctx.clients.listeners(subject);
             let heard = !listeners.is_empty();
@@ -228,11 +260,12 @@ impl Broker {
                 ctx.send(to, Message::Core { subject, headers, payload });
             }
             let answer = match streams.values_mut().find(|stream| stream.config.captures(subject)) {
-                Some(stream) => stream
-                    .publish(subject, headers.clone(), payload.clone(), ctx)
-                    .map_or_else(Message::Refused, Message::PubAck),
+                Some(stream) => stream.publish(subject, headers.clone(), payload.clone(), ctx).map_or_else(
+                    |error| Message::PublishRefused { stream: stream.config.name.clone(), error },
+                    Message::PubAck,
+                ),
                 None if heard => return,
-                None => Message::NoResponders,
+                None => Message::NoResponders { subject: subject.clone() },
             };
             if let Some(reply) = reply {
                 ctx.send(reply, answer);
@@ -240,20 +273,20 @@ impl Broker {
         });
     }
 
-    fn call(&mut self, now: Time, call: ApiCall) -> Result<Answer, ApiError> {
+    fn call(&mut self, now: Duration, call: ApiCall) -> Result<Answer, ApiError> {
         self.with(now, |streams, ctx| api::answer(streams, call, ctx))
     }
 
-    fn terminate(&mut self, now: Time) {
+    fn terminate(&mut self, now: Duration) {
         if self.up {
             self.with(now, |streams, ctx| streams.values_mut().for_each(|stream| stream.stopped(ctx)));
             self.close();
         }
     }
 
-    fn kill(&mut self, now: Time, lag: Duration) {
+    fn kill(&mut self, now: Duration, lag: Duration) {
         if self.up {
-            let until = Stamp::new(self.epoch, now).before(lag);
+            let until = Stamp::new(self.epoch_millis, now).before(lag);
             self.streams.values_mut().for_each(|stream| stream.killed(until));
             self.close();
         }
@@ -264,7 +297,7 @@ impl Broker {
         self.out.extend(self.clients.close_all().map(Event::Closed));
     }
 
-    fn start(&mut self, now: Time) {
+    fn start(&mut self, now: Duration) {
         if !self.up {
             self.up = true;
             let tuning = self.tuning;
@@ -273,9 +306,13 @@ impl Broker {
     }
 
     /// Runs `act` on the streams, and then tells the advisories it gave rise to.
-    fn with<R>(&mut self, now: Time, act: impl FnOnce(&mut BTreeMap<Arc<str>, Stream>, &mut Context<'_>) -> R) -> R {
+    fn with<R>(
+        &mut self,
+        now: Duration,
+        act: impl FnOnce(&mut BTreeMap<Arc<str>, Stream>, &mut Context<'_>) -> R,
+    ) -> R {
         let mut advisories = Vec::new();
-        let (now_stamp, check_lag) = (Stamp::new(self.epoch, now), self.tuning.check_lag);
+        let (now_stamp, check_lag) = (Stamp::new(self.epoch_millis, now), self.tuning.check_lag);
         let mut ctx = Context {
             now: now_stamp,
             check_lag,

@@ -7,7 +7,8 @@ use super::{
     advisory::AdvisoryKind,
     consumer::Consumer,
     log::{Entry, Log},
-    message::{Context, Delivery, Inbox, Message, Pull, StatusHeaders, StoredMessage, WhenEmpty, decimal_digits},
+    message::{Context, Delivery, Inbox, Message, StatusHeaders, StoredMessage, decimal_digits},
+    pull::{Pull, WhenEmpty},
     waiting::{Heartbeat, Supply, Waiter},
 };
 
@@ -16,8 +17,8 @@ const REVIEW_OF_FULL_QUEUE: Duration = Duration::from_secs(1);
 
 impl Consumer {
     /// Takes a pull request in; what can be delivered is delivered by the next [`Consumer::pump`].
-    pub(super) fn pull(&mut self, reply: Inbox, pull: Pull, ctx: &mut Context<'_>) {
-        if let Some((code, text)) = self.refusal(&pull) {
+    pub(super) fn pull(&mut self, reply: Inbox, pull: &Pull, ctx: &mut Context<'_>) {
+        if let Some((code, text)) = self.refusal(pull) {
             ctx.status(reply, code, &text, StatusHeaders::None);
             return;
         }
@@ -141,7 +142,7 @@ impl Consumer {
 
     /// Hands a message to the request whose turn it is; takes it back where none could take it.
     fn deliver(&mut self, entry: &Entry, deliveries: u64, ctx: &mut Context<'_>) -> bool {
-        let message = &entry.message;
+        let message = &if self.config.headers_only { without_payload(&entry.message) } else { entry.message.clone() };
         let reply = AckSubject {
             stream: self.stream.clone(),
             consumer: self.config.name.clone(),
@@ -188,6 +189,14 @@ enum Next<'l> {
     Nothing,
     /// As many are unacknowledged as may be.
     Stalled,
+}
+
+/// What a consumer with `headers_only` delivers of a message.
+fn without_payload(message: &StoredMessage) -> Arc<StoredMessage> {
+    let headers = message.headers.with_size(message.payload.len());
+    let subject = message.subject.clone();
+    let StoredMessage { sequence, stored_at_nanos, .. } = *message;
+    Arc::new(StoredMessage { subject, sequence, headers, payload: Arc::default(), stored_at_nanos })
 }
 
 /// What a delivery counts against a request's bytes.

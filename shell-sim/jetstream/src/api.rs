@@ -14,13 +14,13 @@ type Streams = BTreeMap<Arc<str>, Stream>;
 /// Answers a call.
 pub(super) fn answer(streams: &mut Streams, call: ApiCall, ctx: &mut Context<'_>) -> Result<Answer, ApiError> {
     match call {
-        ApiCall::CreateStream(config) => create_stream(streams, config),
+        ApiCall::CreateStream(config) => create_stream(streams, config, ctx),
         ApiCall::UpdateStream(config) => update_stream(streams, config, ctx),
         ApiCall::DeleteStream(name) => {
             streams.remove(&name).ok_or_else(ApiError::stream_not_found)?.deleted(ctx);
             Ok(Answer::Deleted)
         }
-        ApiCall::StreamInfo(name) => Ok(Answer::Stream(find(streams, &name)?.info())),
+        ApiCall::StreamInfo(name) => Ok(Answer::Stream(find(streams, &name)?.info(ctx.now))),
         ApiCall::Purge { stream, scope } => Ok(find(streams, &stream)?.purge(&scope, ctx)),
         ApiCall::GetMessage { stream, which } => find(streams, &stream)?.message(&which),
         ApiCall::DeleteMessage { stream, sequence } => find(streams, &stream)?.delete_message(sequence, ctx),
@@ -42,6 +42,7 @@ pub(super) fn answer(streams: &mut Streams, call: ApiCall, ctx: &mut Context<'_>
             consumer.reset(sequence, log, ctx);
             Ok(Answer::Consumer(consumer.info(log, ctx)))
         }
+        ApiCall::Unreadable { error, .. } => Err(error),
     }
 }
 
@@ -49,17 +50,17 @@ fn find<'s>(streams: &'s mut Streams, name: &str) -> Result<&'s mut Stream, ApiE
     streams.get_mut(name).ok_or_else(ApiError::stream_not_found)
 }
 
-fn create_stream(streams: &mut Streams, config: StreamConfig) -> Result<Answer, ApiError> {
+fn create_stream(streams: &mut Streams, config: StreamConfig, ctx: &Context<'_>) -> Result<Answer, ApiError> {
     let config = config.checked()?;
     if let Some(existing) = streams.get(&config.name) {
         if existing.config != config {
             return Err(ApiError::new(400, 10_058, "stream name already in use with a different configuration"));
         }
-        return Ok(Answer::Stream(existing.info()));
+        return Ok(Answer::Stream(existing.info(ctx.now)));
     }
     refuse_overlap(streams, &config)?;
-    let stream = Stream::new(config);
-    let info = stream.info();
+    let stream = Stream::new(config, ctx.now);
+    let info = stream.info(ctx.now);
     streams.insert(info.config.name.clone(), stream);
     Ok(Answer::Stream(info))
 }
@@ -70,7 +71,7 @@ fn update_stream(streams: &mut Streams, config: StreamConfig, ctx: &mut Context<
     refuse_overlap(streams, &config)?;
     let stream = find(streams, &config.name.clone())?;
     stream.update(config, ctx);
-    Ok(Answer::Stream(stream.info()))
+    Ok(Answer::Stream(stream.info(ctx.now)))
 }
 
 fn refuse_overlap(streams: &Streams, config: &StreamConfig) -> Result<(), ApiError> {

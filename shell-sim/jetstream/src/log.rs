@@ -1,6 +1,9 @@
 //! The messages of a stream.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::Arc,
+};
 
 use super::{config::ConsumerConfig, message::StoredMessage, stamp::Stamp, subject};
 
@@ -75,6 +78,15 @@ impl Log {
 
     pub(super) fn oldest(&self) -> Option<Stamp> {
         self.slots.front().and_then(Option::as_ref).map(|entry| entry.at)
+    }
+
+    pub(super) fn newest(&self) -> Option<Stamp> {
+        self.from(0).next_back().map(|entry| entry.at)
+    }
+
+    /// How many subjects the messages stored have.
+    pub(super) fn subjects(&self) -> u64 {
+        self.from(0).map(|entry| &entry.message.subject).collect::<BTreeSet<_>>().len() as u64
     }
 
     pub(super) fn push(&mut self, entry: Entry) {
