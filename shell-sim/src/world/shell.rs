@@ -14,8 +14,7 @@ use jetstream_model::wire;
 use smol::future;
 use transcript_client::jetstream::{self, Address, JetStream};
 use transcript_core::{
-    Delivery, Effect, Failure, FailureKind, Input, Output, Processor, Report, Time, WakeUp, WallTime,
-    ids::{EffectId, Key},
+    Delivery, Effect, Failure, FailureKind, Input, Output, Processor, Report, Time, WakeUp, WallTime, ids::EffectId,
     summary::Summary,
 };
 
@@ -80,7 +79,7 @@ struct Driver {
     held: VecDeque<Delivery>,
     /// Where each call was acknowledged last; for planted bugs only.
     #[cfg(feature = "planted-bugs")]
-    replies: std::collections::BTreeMap<Key, Arc<str>>,
+    replies: std::collections::BTreeMap<transcript_core::ids::Key, Arc<str>>,
 }
 
 /// Which wake-ups have been served.
@@ -475,7 +474,7 @@ impl Driver {
         let send = |subject: Arc<str>, headers, payload: Vec<u8>| {
             self.shared.nats.send(jetstream::Frame { subject, reply: None, headers, payload });
         };
-        let ack = |key: &Key| {
+        let ack = |key: &transcript_core::ids::Key| {
             if let Some(reply) = self.replies.get(key) {
                 send(Arc::clone(reply), vec![], b"+ACK".to_vec());
             }

@@ -317,6 +317,7 @@ impl JetStream {
     }
 
     fn received(&mut self, message: Message) {
+        self.pulls.heard();
         let token = match message.to {
             Address::Advisories => return self.advised(&message),
             Address::Inbox(token) => token,

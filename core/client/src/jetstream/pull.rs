@@ -20,6 +20,8 @@ const REQUESTS: usize = 2;
 const PAUSE: Duration = Duration::from_millis(250);
 /// The longest such pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// How long nothing is asked for after a request of whose end the server did not say a word, if it says nothing else either.
+const MUTE: Duration = Duration::from_secs(60);
 
 /// The pull requests of one process.
 #[derive(Debug)]
@@ -35,6 +37,9 @@ pub(super) struct Pulls {
     alone: bool,
     pause: Duration,
     not_before: Time,
+    /// The server has not said that a request is over, nor anything since: what it has sent may be on its way, for this
+    /// request and for any other that would be made.
+    is_mute: bool,
     ending: Ending,
 }
 
@@ -91,6 +96,7 @@ impl Pulls {
             alone: false,
             pause: PAUSE,
             not_before: Time::ZERO,
+            is_mute: false,
             ending: Ending::No,
         }
     }
@@ -204,13 +210,26 @@ impl Pulls {
     pub(super) fn forget(&mut self) {
         self.open.clear();
         self.not_before = Time::ZERO;
+        self.is_mute = false;
+    }
+
+    /// The server has said something.
+    pub(super) fn heard(&mut self) {
+        if std::mem::take(&mut self.is_mute) {
+            self.not_before = Time::ZERO;
+        }
     }
 
     /// Forgets the requests whose end the server has not told in time; whether there were any.
     pub(super) fn forget_silent(&mut self, now: Time) -> bool {
         let before = self.open.len();
         self.open.retain(|pull| pull.forgotten_at > now);
-        self.open.len() < before
+        let any = self.open.len() < before;
+        if any {
+            self.is_mute = true;
+            self.not_before = now.after(MUTE);
+        }
+        any
     }
 
     pub(super) fn stop(&mut self) {
@@ -373,6 +392,17 @@ mod tests {
         assert!(pulls.has_stopped());
         assert!(!pulls.has_stopped(), "it is said once");
         assert_eq!(pulls.wanted(Time::ZERO), None);
+    }
+
+    #[test]
+    fn a_mute_server_is_asked_for_no_more_until_it_says_something() {
+        let mut pulls = pulls(8);
+        ask(&mut pulls, 1);
+        let late = Time::ZERO.after(Duration::from_secs(5));
+        assert!(pulls.forget_silent(late));
+        assert_eq!(pulls.wanted(late), None);
+        pulls.heard();
+        assert!(pulls.wanted(late).is_some());
     }
 
     #[test]
