@@ -180,6 +180,7 @@ pub enum Effect {
     /// Store the message as a dead letter, with its own bytes where the stream still holds it, up to
     /// [`DEAD_LETTER_BYTES`](crate::contract::DEAD_LETTER_BYTES) of one that can never be processed:
     /// [`Report::DeadLettered`](crate::Report::DeadLettered), once the stream has confirmed it.
+    #[serde(rename_all = "camelCase")]
     DeadLetter {
         /// Everything but the message.
         dead_letter: Arc<DeadLetter>,

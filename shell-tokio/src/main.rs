@@ -10,12 +10,17 @@ use std::{
 use async_nats::{Client, jetstream};
 use mongodb::Database;
 use transcript_processor::{
-    audit::{self, Options, Progress, Remedy, SESSIONS_A_PASS},
     cli::{AuditArgs, Cli, Command, DeadLettersCommand, ShowArgs, StreamSettings, Which},
-    clock::Clock,
     connect::{connect_mongodb, connect_nats},
-    dead_letters::{self, Outcome, Whole},
-    logging, play, run, setup, show, traces,
+    logging,
+    operate::audit::{self, Options, Progress, Remedy, SESSIONS_A_PASS},
+    operate::dead_letters::{self, Outcome, Whole},
+    operate::setup,
+    service::clock::Clock,
+    service::run,
+    traces,
+    transcripts::play,
+    transcripts::show,
 };
 use transcript_sim::crashes::Unfit;
 
@@ -102,7 +107,7 @@ async fn perform(cli: &Cli, nats: Option<Client>, database: &Database) -> Result
         Command::Run(args) => run::run(nats, database.clone(), args).await?,
         Command::Setup(settings) => set_up(&js, database, settings).await?,
         Command::Play(args) => {
-            let print = |played: &play::Played| writeln!(io::stdout().lock(), "{played}");
+            let print = |played: &play::PlayedSession| writeln!(io::stdout().lock(), "{played}");
             play::play(&js, database, args, print).await?;
         }
         Command::Show(args) => show_summary(database, args).await?,

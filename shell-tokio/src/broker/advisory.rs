@@ -14,7 +14,7 @@ use transcript_core::{
 };
 
 use super::Broker;
-use crate::clock::Clock;
+use crate::service::clock::Clock;
 
 /// A subscription that all processors share: each advisory goes to one of them.
 #[derive(Debug)]
