@@ -71,7 +71,7 @@ impl Bench {
             reports.send(delivery.clone()).expect("the receiver is here");
         }
         let servers = InstantServers {
-            pages: deliveries.iter().map(|_| Page { segments: segments.to_vec(), next: None }).collect(),
+            pages: deliveries.iter().map(|_| Page { segments: segments.to_vec(), next: None, needs: None }).collect(),
             segments: u64::try_from(segments.len()).expect("there are few"),
             left: deliveries.len(),
             reports,
@@ -117,6 +117,7 @@ impl Servers for InstantServers {
                 revision: 1,
                 revised: None,
             }),
+            Effect::Check { .. } => Report::Checked(None),
             Effect::Mark { .. } => Report::Marked,
             Effect::Publish { .. }
             | Effect::DeadLetter { .. }

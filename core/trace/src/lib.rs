@@ -57,9 +57,11 @@ pub mod replay;
 pub mod stats;
 pub mod timeline;
 
+pub use transcript_core::Server;
+
 pub use self::{
     follow::{Followed, Follower},
-    format::{Content, Continues, Entry, FORMAT, Header, LeftOut, Line, Note, Said, Server, Servers},
+    format::{Content, Continues, Entry, FORMAT, Header, LeftOut, Line, Note, Said, Servers},
     read::{ReadError, Reader},
     record::Recorder,
 };

@@ -73,7 +73,7 @@ pub(super) fn act(world: &Rc<World>, number: usize, twist: &mut Twist) {
         }
         Action::LoseReport => {
             // The core waits for it, and that uses up its retry timeout as well.
-            fail_some(world, plan.options.core().answer_timeout);
+            fail_some(world, plan.options.core().answer_timeout());
             twist.lose_report = true;
         }
         Action::Duplicate { after_ms } => twist.again_after_ms = Some(*after_ms),

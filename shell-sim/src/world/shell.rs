@@ -101,7 +101,7 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
         events: Rc::clone(&events),
         nats: Rc::clone(&nats),
         mongo: Rc::clone(&mongo),
-        answer_timeout: millis(options.answer_timeout_ms),
+        answer_timeout: options.core().request_timeout,
         draining: Cell::new(false),
         tape: begin_tape(world, processor),
     });
@@ -238,10 +238,7 @@ impl Driver {
                 }
                 self.client.handle(now, jetstream::Input::Received(message));
             }
-            Event::Drain => {
-                self.shared.draining.set(true);
-                self.client.handle(now, jetstream::Input::StopDeliveries);
-            }
+            Event::Drain => self.handle(Input::Drain),
         }
     }
 
@@ -259,10 +256,8 @@ impl Driver {
             Input::Exhausted(exhausted) => {
                 world.saw(&Observation::Heard { processor, sequence: exhausted.stream_sequence });
             }
-            Input::Stale(stale) => {
-                world.saw(&Observation::StaleSummary { processor, key: &stale.session.key() });
-            }
-            Input::Woken | Input::Drain => {}
+            Input::Stale(stale) => world.saw(&Observation::StaleSummary { processor, key: &stale.session.key() }),
+            Input::Woken | Input::Consumer(_) | Input::Drain | Input::DeliveriesStopped => {}
         }
         #[cfg(feature = "planted-bugs")]
         if let Input::Delivered(delivery) = &input
@@ -347,6 +342,11 @@ impl Driver {
                     }
                     world.pass(Point::Effect { processor, kind, moment: Moment::After });
                 }
+                Output::StopDeliveries => {
+                    shared.draining.set(true);
+                    self.client.handle(shared.time(), jetstream::Input::StopDeliveries);
+                }
+                Output::Notice(_) => {}
                 Output::Wait(next) => return Some(Some(next)),
                 Output::Drained => return Some(None),
             }
@@ -370,9 +370,8 @@ impl Driver {
                     self.held.push_back(delivery);
                 }
                 jetstream::Output::Tell(input) => self.told.push_back(input),
-                jetstream::Output::DeliveriesStopped => self.told.push_back(Input::Drain),
                 // The consumer of a world is set up once, and the operator changes it.
-                jetstream::Output::SetUp { .. } | jetstream::Output::Consumer(_) | jetstream::Output::Note(_) => {}
+                jetstream::Output::SetUp { .. } | jetstream::Output::Note(_) => {}
                 jetstream::Output::Wait(_) if frames > 0 => {
                     self.client.handle(now, jetstream::Input::Written { frames: std::mem::take(&mut frames) });
                 }
@@ -388,10 +387,8 @@ impl Driver {
     }
 
     fn allow(&mut self) {
-        let room = u64::try_from(self.core.borrow().room()).unwrap_or(u64::MAX);
-        let counters = self.core.borrow().counters();
         let buffer = if self.has_bug(Bug::ClientBuffer) { PREFETCH } else { 0 };
-        let deliveries = counters.delivered + counters.overflowed + room + buffer;
+        let deliveries = self.core.borrow().allowance() + buffer;
         self.client.handle(self.shared.time(), jetstream::Input::Allow { deliveries });
     }
 
@@ -428,8 +425,8 @@ impl Driver {
                     shared.report(id, report);
                 });
             }
-            Effect::Load { session_id, after, limit, counted: _ } => {
-                let command = Command::Load { session_id, after, limit };
+            Effect::Load { session_id, after, limit, max_bytes, counted: _ } => {
+                let command = Command::Load { session_id, after, limit, max_bytes };
                 let sent = shared.mongo.try_send(&command);
                 world.spawn_on(processor, async move {
                     let report = match shared.store(command, sent).await {
@@ -447,8 +444,20 @@ impl Driver {
                     shared.report(id, report);
                 });
             }
-            Effect::Mark { key, announcement, notified } => {
-                let command = Command::Mark { key, announcement, notified, durability: Durability::Journal };
+            Effect::Check { key } => {
+                let command = Command::Read { key };
+                let sent = shared.mongo.try_send(&command);
+                world.spawn_on(processor, async move {
+                    let report = match shared.store(command, sent).await {
+                        Ok(store::Answer::Stored(stored)) => Report::Checked(stored),
+                        other => failed(&other),
+                    };
+                    shared.report(id, report);
+                });
+            }
+            Effect::Mark { key, announcement, segments, notified } => {
+                let durability = Durability::Journal;
+                let command = Command::Mark { key, announcement, segments, notified, durability };
                 let sent = shared.mongo.try_send(&command);
                 world.spawn_on(processor, async move {
                     let report = match shared.store(command, sent).await {

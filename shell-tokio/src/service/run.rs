@@ -38,8 +38,6 @@ const STOP: Duration = Duration::from_secs(5);
 const STUCK: i32 = 1;
 /// How long the last bytes to NATS may take.
 const FLUSH: Duration = Duration::from_secs(1);
-/// How long a report may wait in the queue. Asking again after that costs a job nothing: it keeps its place in the queue.
-const REPORT_LOST: Duration = Duration::from_secs(60);
 
 /// Why the service did not start, or how it ended where it should not have.
 #[derive(Debug, Error)]
@@ -300,11 +298,12 @@ pub fn core_settings(args: &RunArgs) -> Settings {
         nak_delay,
         retry_base,
         retry_cap,
-        // A worker reports everything that it was asked, but in the order of the queue: what takes longer than this was lost.
-        answer_timeout: answer_timeout * 4 + REPORT_LOST,
+        request_timeout: answer_timeout,
+        duplicate_window: args.stream.duplicate_window,
         grace,
         announce_once: args.announce.announce_once,
         revise: args.announce.revise,
         limits: Limits::default(),
+        ..Settings::default()
     }
 }

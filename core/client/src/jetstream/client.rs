@@ -1,12 +1,13 @@
 //! The state machine.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 
 use transcript_core::{
-    Acknowledgement, Delivery, Effect, Exhausted, Failure, FailureKind, Payload, Report, Time, WallTime,
+    Acknowledgement, ConsumerSettings, Delivery, Effect, Exhausted, Failure, FailureKind, Payload, Report, Time,
+    WallTime,
     contract::SESSION_ENDED_SUBJECT,
     ids::{EffectId, JobId},
 };
@@ -26,9 +27,11 @@ use super::{
 
 /// nats-server's status where nobody listens to a subject.
 const NO_RESPONDERS: u16 = 503;
-/// The pause before a request for a message that cannot be delivered is repeated: well below any ack wait, because the
-/// message is kept back by heartbeats meanwhile.
-const UNDELIVERABLE_PAUSE: std::time::Duration = std::time::Duration::from_millis(500);
+/// The pause before a request that no effect of the core asks for is repeated: well below any ack wait, because a message
+/// that cannot be delivered is kept back by heartbeats meanwhile.
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(500);
+/// How many messages that used up their deliveries may wait to be read. What comes beyond that is found by the audit.
+const MOST_ADVISORIES: usize = 16_384;
 /// How soon a consumer is looked at again that is missing or cannot be looked at.
 const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
 
@@ -49,10 +52,14 @@ pub struct JetStream {
     queue: VecDeque<TaskId>,
     /// The requests that wait for an answer. Tokens are given in the order of the deadlines.
     open: BTreeMap<u64, (TaskId, Time)>,
+    /// The tasks that wait before their next request.
+    paused: BTreeSet<(Time, TaskId)>,
     heartbeats: VecDeque<Arc<str>>,
     pulls: Pulls,
     search: Search,
-    consumer: Option<Box<Consumer>>,
+    /// Advisories whose message is being read.
+    advisories: usize,
+    consumer: Option<ConsumerSettings>,
     look_at: Time,
     outputs: VecDeque<Output>,
 }
@@ -73,6 +80,8 @@ enum TaskId {
     Search(usize),
     /// Keeps and terminates a message that cannot be delivered.
     Undeliverable(u64),
+    /// Reads a message that used up its deliveries.
+    Advisory(u64),
     /// Reads the payload of a message that came without it.
     Payload(u64),
 }
@@ -81,7 +90,7 @@ enum TaskId {
 enum State {
     Queued,
     Open(u64),
-    Paused(Time),
+    Paused,
 }
 
 #[derive(Debug)]
@@ -92,6 +101,7 @@ enum Work {
     Search { part: usize },
     Keep { publication: Publication },
     Terminate,
+    Advisory { attempts: u64, received_at: WallTime },
     Payload { message: Box<Message>, subject: AckSubject },
 }
 
@@ -117,8 +127,10 @@ impl JetStream {
             tasks: BTreeMap::new(),
             queue: VecDeque::new(),
             open: BTreeMap::new(),
+            paused: BTreeSet::new(),
             heartbeats: VecDeque::new(),
             search: Search::default(),
+            advisories: 0,
             consumer: None,
             look_at: Time::ZERO,
             outputs: VecDeque::new(),
@@ -146,7 +158,7 @@ impl JetStream {
         self.serve_timers();
         let payloads = self.tasks.range(TaskId::Payload(0)..).next().is_some();
         if !payloads && self.pulls.has_stopped() {
-            self.outputs.push_back(Output::DeliveriesStopped);
+            self.tell(transcript_core::Input::DeliveriesStopped);
         }
     }
 
@@ -193,7 +205,7 @@ impl JetStream {
         self.queue = queue;
         let (tasks, pulls) = (&mut self.tasks, &mut self.pulls);
         tasks.retain(|id, _| match id {
-            TaskId::Job(_) | TaskId::Undeliverable(_) => true,
+            TaskId::Job(_) | TaskId::Undeliverable(_) | TaskId::Advisory(_) => true,
             TaskId::Look | TaskId::Search(_) => false,
             // It comes again after the ack wait.
             TaskId::Payload(_) => {
@@ -218,7 +230,11 @@ impl JetStream {
             Effect::Acknowledge { reply, acknowledgement, .. } => {
                 Work::Acknowledge { effect: id, reply, body: body(&acknowledgement) }
             }
-            Effect::Count { .. } | Effect::Load { .. } | Effect::Save { .. } | Effect::Mark { .. } => return,
+            Effect::Count { .. }
+            | Effect::Load { .. }
+            | Effect::Save { .. }
+            | Effect::Check { .. }
+            | Effect::Mark { .. } => return,
         };
         self.begin(TaskId::Job(id.job), work);
     }
@@ -231,7 +247,7 @@ impl JetStream {
                 self.open.remove(&token);
                 self.queue.push_back(id);
             }
-            Some(Task { state: State::Paused(_), .. }) | None => self.queue.push_back(id),
+            Some(Task { state: State::Paused, .. }) | None => self.queue.push_back(id),
         }
     }
 
@@ -282,6 +298,10 @@ impl JetStream {
                     let TaskId::Undeliverable(sequence) = id else { continue };
                     let reply = AckSubject::composed(&self.settings.stream, &self.settings.consumer, sequence);
                     Ok(frame(reply, b"+TERM its header block cannot be parsed".to_vec()))
+                }
+                Work::Advisory { .. } => {
+                    let TaskId::Advisory(sequence) = id else { continue };
+                    Ok(read(&Which::Sequence(sequence)))
                 }
                 Work::Payload { subject, .. } => Ok(read(&Which::Sequence(subject.stream_sequence))),
             };
@@ -345,13 +365,13 @@ impl JetStream {
             return;
         }
         match serde_json::from_slice(&message.payload) {
-            Ok(MaxDeliver { stream_seq, deliveries }) => {
-                self.tell(transcript_core::Input::Exhausted(Exhausted {
-                    stream_sequence: stream_seq,
-                    attempts: deliveries,
-                    received_at: message.received_at,
-                }));
+            Ok(MaxDeliver { stream_seq, deliveries }) if self.advisories < MOST_ADVISORIES => {
+                let id = TaskId::Advisory(stream_seq);
+                let work = Work::Advisory { attempts: deliveries, received_at: message.received_at };
+                self.advisories += usize::from(!self.tasks.contains_key(&id));
+                self.begin(id, work);
             }
+            Ok(MaxDeliver { .. }) => self.note(Note::AdvisoryDropped),
             Err(_) => self.note(Note::UnreadableAdvisory),
         }
     }
@@ -409,6 +429,9 @@ impl JetStream {
             Work::Search { part } => {
                 self.searched(part, RawMessage::read(&message.payload), message.received_at);
             }
+            Work::Advisory { attempts, received_at } => {
+                self.exhausted(id, attempts, received_at, RawMessage::read(&message.payload));
+            }
             Work::Payload { message: delivery, subject } => match RawMessage::read(&message.payload) {
                 Ok(RawMessage { payload, .. }) => {
                     let delivery = Delivery { payload: Payload(payload), ..subject.delivery(*delivery) };
@@ -438,10 +461,33 @@ impl JetStream {
                     let Settings { stream, consumer, .. } = &self.settings;
                     self.heartbeats.push_back(AckSubject::composed(stream, consumer, stream_sequence));
                 }
-                let state = State::Paused(self.now.after(UNDELIVERABLE_PAUSE));
-                self.tasks.insert(id, Task { work, state });
+                self.pause(id, work);
+            }
+            Work::Advisory { attempts, received_at } => {
+                self.exhausted(id, attempts, received_at, Err(ReadError::Unreadable));
             }
         }
+    }
+
+    /// Tries a task again after a while.
+    fn pause(&mut self, id: TaskId, work: Work) {
+        self.tasks.insert(id, Task { work, state: State::Paused });
+        self.paused.insert((self.now.after(PAUSE), id));
+    }
+
+    /// A message that used up its deliveries was read, or is no longer there.
+    fn exhausted(&mut self, id: TaskId, attempts: u64, received_at: WallTime, read: Result<RawMessage, ReadError>) {
+        let TaskId::Advisory(stream_sequence) = id else { return };
+        let payload = match read {
+            Ok(message) => Some(Payload(message.payload)),
+            Err(ReadError::NotFound) => None,
+            Err(ReadError::Refused(_) | ReadError::Unreadable) => {
+                return self.pause(id, Work::Advisory { attempts, received_at });
+            }
+        };
+        self.advisories -= 1;
+        let exhausted = Exhausted { stream_sequence, attempts, received_at, payload };
+        self.tell(transcript_core::Input::Exhausted(exhausted));
     }
 
     fn payload_missing(&mut self, stream_sequence: u64) {
@@ -462,10 +508,12 @@ impl JetStream {
                     let problem = format!("the consumer is not as it must be: {}", consumer.differences.join("; "));
                     self.outputs.push_back(Output::SetUp { problem });
                 }
-                let before = self.consumer.replace(consumer.clone());
-                let what = |consumer: &Consumer| (consumer.ack_wait, consumer.max_deliver);
-                if before.as_deref().map(what) != Some(what(&consumer)) {
-                    self.outputs.push_back(Output::Consumer(consumer));
+                let settings = ConsumerSettings {
+                    ack_wait: consumer.ack_wait,
+                    max_deliver: consumer.max_deliver.unwrap_or(u64::MAX),
+                };
+                if self.consumer.replace(settings) != Some(settings) {
+                    self.tell(transcript_core::Input::Consumer(settings));
                 }
             }
             Answer::Missing => {
@@ -533,13 +581,11 @@ impl JetStream {
             self.note(Note::PullSilent);
             self.look_at = self.now;
         }
-        let paused = |(id, task): (&TaskId, &Task)| match task.state {
-            State::Paused(until) if until <= self.now => Some(*id),
-            State::Paused(_) | State::Queued | State::Open(_) => None,
-        };
-        let due: Vec<TaskId> = self.undeliverable().filter_map(paused).collect();
-        for id in due {
-            if let Some(task) = self.tasks.get_mut(&id) {
+        while let Some((at, id)) = self.paused.first().copied().filter(|(at, _)| *at <= self.now) {
+            self.paused.remove(&(at, id));
+            if let Some(task) = self.tasks.get_mut(&id)
+                && task.state == State::Paused
+            {
                 task.state = State::Queued;
                 self.queue.push_back(id);
             }
@@ -549,10 +595,6 @@ impl JetStream {
         }
     }
 
-    fn undeliverable(&self) -> impl Iterator<Item = (&TaskId, &Task)> {
-        self.tasks.range(TaskId::Undeliverable(0)..=TaskId::Undeliverable(u64::MAX))
-    }
-
     fn wake_up(&self) -> Option<WakeUp> {
         self.connection?;
         let answer = self.open.first_key_value().map(|(_, (_, at))| (*at, Timer::Answer));
@@ -560,11 +602,8 @@ impl JetStream {
         let pause = self.pulls.pause_ends(self.now).filter(|_| !self.holds_pulls());
         let pause = pause.map(|at| (at, Timer::PullPause));
         let look = (!self.tasks.contains_key(&TaskId::Look)).then_some((self.look_at, Timer::Consumer));
-        let undeliverable = self.undeliverable().filter_map(|(_, task)| match task.state {
-            State::Paused(until) => Some((until, Timer::Undeliverable)),
-            State::Queued | State::Open(_) => None,
-        });
-        let timers = answer.into_iter().chain(silent).chain(pause).chain(look).chain(undeliverable);
+        let again = self.paused.first().map(|(at, _)| (*at, Timer::Again));
+        let timers = answer.into_iter().chain(silent).chain(pause).chain(look).chain(again);
         timers.min().map(|(at, timer)| WakeUp { at, timer })
     }
 
@@ -589,9 +628,9 @@ fn heartbeat(reply: Arc<str>) -> Frame {
     frame(reply, b"+WPI".to_vec())
 }
 
-fn done(content: &Content, Published { stream_sequence, segments: _ }: Published) -> Report {
+fn done(content: &Content, Published { stream_sequence, segments }: Published) -> Report {
     match content {
-        Content::Announcement { .. } => Report::Published { stream_sequence },
+        Content::Announcement { .. } => Report::Published { stream_sequence, segments },
         Content::DeadLetter(_) | Content::Undeliverable { .. } => Report::DeadLettered { stream_sequence },
         Content::Redriven { .. } => Report::Republished { stream_sequence },
     }

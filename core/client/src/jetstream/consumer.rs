@@ -9,13 +9,13 @@ use super::error::{ApiError, CONSUMER_NOT_FOUND, STREAM_NOT_FOUND};
 
 /// The consumer as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Consumer {
+pub(super) struct Consumer {
     /// How long the server waits for an acknowledgement or a heartbeat.
-    pub ack_wait: Duration,
+    pub(super) ack_wait: Duration,
     /// How often it hands a message over; `None` where there is no limit.
-    pub max_deliver: Option<u64>,
+    pub(super) max_deliver: Option<u64>,
     /// In what it differs from what it must be, one phrase each; not in its ack wait and its deliveries, which may be anything.
-    pub differences: Vec<String>,
+    pub(super) differences: Vec<String>,
     /// Bounds that it sets on pull requests.
     pub(super) max_batch: Option<u64>,
     pub(super) max_bytes: Option<u64>,

@@ -23,8 +23,7 @@
 //!     match client.poll_output() {
 //!         Output::Send(frame) => frames.push(frame),
 //!         Output::Tell(input) => told.push(input),
-//!         Output::SetUp { .. } | Output::Note(_) | Output::DeliveriesStopped => {}
-//!         Output::Consumer(_) => {}
+//!         Output::SetUp { .. } | Output::Note(_) => {}
 //!         Output::Wait(_) => break,
 //!     }
 //! }
@@ -64,7 +63,6 @@ use transcript_core::{
 
 pub use self::{
     client::JetStream,
-    consumer::Consumer,
     frame::{Address, Frame, Headers, Message, Status, header},
     publication::RAW_HEADERS_HEADER,
 };
@@ -105,7 +103,7 @@ pub enum Input {
         /// The number of deliveries.
         deliveries: u64,
     },
-    /// Take no more messages, and say when none can come any more.
+    /// Take no more messages, and [say](transcript_core::Input::DeliveriesStopped) when none can come any more.
     StopDeliveries,
     /// Time has passed; nothing else has happened.
     Woken,
@@ -118,15 +116,11 @@ pub enum Output {
     Send(Frame),
     /// Give this to the core.
     Tell(transcript_core::Input),
-    /// The consumer as it is now, whenever it is another than before.
-    Consumer(Box<Consumer>),
     /// The consumer or the stream is missing, or is not as it must be: set them up.
     SetUp {
         /// What is wrong.
         problem: String,
     },
-    /// No message can come any more.
-    DeliveriesStopped,
     /// For the log.
     Note(Note),
     /// Nothing more to do until something happens, or until the wake-up.
@@ -145,6 +139,8 @@ pub enum Note {
     PullSilent,
     /// An advisory cannot be read.
     UnreadableAdvisory,
+    /// Too many messages used up their deliveries at once: this one is left to the audit.
+    AdvisoryDropped,
     /// The consumer cannot be looked at.
     ConsumerUnknown {
         /// Why.
@@ -200,8 +196,8 @@ pub enum Timer {
     PullPause,
     /// The consumer is looked at again.
     Consumer,
-    /// What failed for a message that cannot be delivered is tried again.
-    Undeliverable,
+    /// A request that failed, and that no effect of the core asks for, is repeated.
+    Again,
 }
 
 /// How the client asks.

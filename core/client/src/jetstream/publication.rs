@@ -110,8 +110,9 @@ pub(super) enum Progress {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Published {
     pub(super) stream_sequence: u64,
-    /// What the message in the stream announces, which differs from this one's where an earlier run announced.
-    pub(super) segments: Option<u64>,
+    /// What the message in the stream announces, which differs from this one's where an earlier run announced; zero for what
+    /// is no announcement.
+    pub(super) segments: u64,
 }
 
 /// What frames a publication.
@@ -215,8 +216,11 @@ impl Publication {
             other => match self.content.known(other.as_deref()) {
                 Some(known) => known,
                 None => {
-                    let detail = "the message is no longer in the stream, or too large to be kept".to_owned();
-                    return Progress::Failed(Failure { kind: FailureKind::Rejected, detail });
+                    let (kind, detail) = match other {
+                        None => (FailureKind::Missing, "the message is no longer in the stream"),
+                        Some(_) => (FailureKind::Rejected, "the message is too large to be kept"),
+                    };
+                    return Progress::Failed(Failure { kind, detail: detail.to_owned() });
                 }
             },
         };
@@ -308,10 +312,10 @@ impl Content {
         }
     }
 
-    fn segments(&self) -> Option<u64> {
+    fn segments(&self) -> u64 {
         match self {
-            Self::Announcement { notification, .. } => Some(notification.segments),
-            Self::DeadLetter(_) | Self::Undeliverable { .. } | Self::Redriven { .. } => None,
+            Self::Announcement { notification, .. } => notification.segments,
+            Self::DeadLetter(_) | Self::Undeliverable { .. } | Self::Redriven { .. } => 0,
         }
     }
 
@@ -349,12 +353,12 @@ impl Content {
             Self::Announcement { notification: ours, .. } => {
                 let theirs: Notification = serde_json::from_slice(&message.payload).ok()?;
                 let same = theirs.session == ours.session && theirs.revision == ours.revision;
-                same.then_some(Some(theirs.segments))
+                same.then_some(theirs.segments)
             }
             Self::DeadLetter(_) | Self::Undeliverable { .. } => {
-                (about(STREAM_SEQUENCE_HEADER) == Some(self.original())).then_some(None)
+                (about(STREAM_SEQUENCE_HEADER) == Some(self.original())).then_some(0)
             }
-            Self::Redriven { of, .. } => (about(REDRIVE_OF_HEADER) == Some(*of)).then_some(None),
+            Self::Redriven { of, .. } => (about(REDRIVE_OF_HEADER) == Some(*of)).then_some(0),
         };
         segments.map(|segments| Published { stream_sequence: message.sequence, segments })
     }

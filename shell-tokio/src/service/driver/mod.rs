@@ -6,9 +6,9 @@ use tokio::{
     sync::mpsc,
     time::{Instant, sleep_until},
 };
-use transcript_client::jetstream::{self, Consumer, Frame, JetStream, Note};
+use transcript_client::jetstream::{self, Frame, JetStream, Note};
 use transcript_core::{
-    Acknowledgement, Effect, FailureKind, Input, Output, Processor, Report, Time,
+    Acknowledgement, Done, Effect, EffectKind, FailureKind, Input, Notice, Output, Processor, Report, Server, Time,
     ids::{EffectId, Key},
 };
 
@@ -94,7 +94,7 @@ impl<S: Servers> Driver<S> {
             self.turns.count();
             tokio::select! {
                 Some(signal) = signals.recv() => match signal {
-                    Signal::Drain => self.client.handle(self.clock.now(), jetstream::Input::StopDeliveries),
+                    Signal::Drain => self.handle(Input::Drain),
                     Signal::Stop => return Ended::Stopped,
                 },
                 taken = self.inputs.recv_many(&mut inputs, INPUTS) => {
@@ -128,7 +128,7 @@ impl<S: Servers> Driver<S> {
     }
 
     fn handle(&mut self, input: Input) {
-        log_input(&input);
+        self.log_input(&input);
         let now = self.clock.now();
         let Some(tape) = &mut self.tape else {
             self.processor.handle(now, input);
@@ -146,11 +146,53 @@ impl<S: Servers> Driver<S> {
     fn carry_out(&mut self) -> Option<WakeUps> {
         loop {
             let core = self.carry_out_core()?;
-            let deliveries = allowance(&self.processor);
+            let deliveries = self.processor.allowance();
             self.client.handle(self.clock.now(), jetstream::Input::Allow { deliveries });
             if let Told::Nothing { client } = self.carry_out_client() {
                 return Some(WakeUps { core, client });
             }
+        }
+    }
+
+    fn log_input(&self, input: &Input) {
+        match input {
+            Input::Delivered(delivery) => tracing::debug!(
+                stream_sequence = delivery.stream_sequence,
+                attempt = delivery.attempt,
+                reply = &*delivery.reply,
+                "delivered"
+            ),
+            Input::Reported { effect, report: Report::Failed(failure) } => {
+                let kind = self.processor.kind_of(effect.job).map(EffectKind::name);
+                if failure.kind == FailureKind::Rejected {
+                    tracing::warn!(%effect, kind, "{failure}");
+                } else {
+                    tracing::debug!(%effect, kind, "{failure}");
+                }
+            }
+            Input::Reported { effect, report: report @ Report::DeadLettered { .. } } => {
+                tracing::warn!(%effect, "{report}");
+            }
+            Input::Reported { effect, report } => tracing::debug!(%effect, "{report}"),
+            Input::Exhausted(exhausted) => tracing::warn!(
+                stream_sequence = exhausted.stream_sequence,
+                attempts = exhausted.attempts,
+                "a message used up its deliveries"
+            ),
+            Input::Stale(stale) => {
+                tracing::info!(
+                    key = stale.session.key().as_str(),
+                    "the stored summary is stale, or not announced: the call is looked at again"
+                );
+            }
+            Input::Consumer(consumer) => tracing::info!(
+                ack_wait = ?consumer.ack_wait,
+                max_deliver = consumer.max_deliver,
+                "the consumer's settings, which count from now on"
+            ),
+            Input::Woken => {}
+            Input::Drain => tracing::info!("draining: no more messages are taken"),
+            Input::DeliveriesStopped => tracing::debug!("the deliveries have ended"),
         }
     }
 
@@ -159,15 +201,9 @@ impl<S: Servers> Driver<S> {
             match self.processor.poll_output() {
                 Output::Perform { id, effect } => {
                     log_effect(id, &effect);
-                    match effect {
-                        effect @ (Effect::Count { .. }
-                        | Effect::Load { .. }
-                        | Effect::Save { .. }
-                        | Effect::Mark { .. }) => self.servers.perform(id, effect),
-                        effect @ (Effect::Publish { .. }
-                        | Effect::DeadLetter { .. }
-                        | Effect::Republish { .. }
-                        | Effect::Acknowledge { .. }) => {
+                    match effect.kind().server() {
+                        Server::Mongodb => self.servers.perform(id, effect),
+                        Server::Nats => {
                             self.client.handle(self.clock.now(), jetstream::Input::Perform { id, effect });
                         }
                     }
@@ -175,6 +211,10 @@ impl<S: Servers> Driver<S> {
                 Output::InProgress { reply } => {
                     self.client.handle(self.clock.now(), jetstream::Input::InProgress { reply });
                 }
+                Output::StopDeliveries => {
+                    self.client.handle(self.clock.now(), jetstream::Input::StopDeliveries);
+                }
+                Output::Notice(notice) => log_notice(&notice),
                 Output::Wait(wake_up) => return Some(wake_up.map(|wake_up| wake_up.at)),
                 Output::Drained => return None,
             }
@@ -191,11 +231,6 @@ impl<S: Servers> Driver<S> {
                     self.handle(input);
                     told = true;
                 }
-                jetstream::Output::DeliveriesStopped => {
-                    self.handle(Input::Drain);
-                    told = true;
-                }
-                jetstream::Output::Consumer(consumer) => log_consumer(&consumer),
                 jetstream::Output::SetUp { problem } => self.servers.set_up(problem),
                 jetstream::Output::Note(note) => log_note(&note),
                 jetstream::Output::Wait(_) if told => return Told::Something,
@@ -223,21 +258,18 @@ struct WakeUps {
     client: Option<Time>,
 }
 
-/// How many deliveries the core has taken and wants, all together since the start.
-fn allowance(processor: &Processor) -> u64 {
-    let counters = processor.counters();
-    counters.delivered + counters.overflowed + u64::try_from(processor.room()).unwrap_or(u64::MAX)
-}
-
 impl Servers for RealServers {
     fn perform(&mut self, id: EffectId, effect: Effect) {
         match effect {
             Effect::Count { session_id } => self.store.count(id, session_id),
-            Effect::Load { session_id, after, limit, counted } => {
-                self.store.load(id, Load { session_id, after, limit, counted });
+            Effect::Load { session_id, after, limit, max_bytes, counted } => {
+                self.store.load(id, Load { session_id, after, limit, max_bytes, counted });
             }
             Effect::Save { summary } => self.store.save(id, summary),
-            Effect::Mark { key, announcement, notified } => self.store.mark(id, Mark { key, announcement, notified }),
+            Effect::Check { key } => self.store.check(id, key),
+            Effect::Mark { key, announcement, segments, notified } => {
+                self.store.mark(id, Mark { key, announcement, segments, notified });
+            }
             Effect::Publish { .. }
             | Effect::DeadLetter { .. }
             | Effect::Republish { .. }
@@ -262,14 +294,13 @@ async fn until(clock: Clock, WakeUps { core, client }: WakeUps) {
     sleep_until(wake_up.map_or(turn, |at| turn.min(clock.at(at).into()))).await;
 }
 
-fn log_consumer(consumer: &Consumer) {
-    tracing::info!(ack_wait = ?consumer.ack_wait, max_deliver = ?consumer.max_deliver, "the consumer as it is");
-}
-
 fn log_note(note: &Note) {
     match note {
         Note::PullRefused { status } => tracing::warn!(status, "JetStream ended a pull request"),
         Note::PullSilent => tracing::debug!("a pull request must be forgotten: asking anew"),
+        Note::AdvisoryDropped => {
+            tracing::error!("too many messages used up their deliveries at once: the audit finds the others");
+        }
         Note::UnreadableAdvisory => tracing::warn!("an advisory of JetStream cannot be read"),
         Note::ConsumerUnknown { why } => tracing::debug!(why, "the consumer cannot be looked at"),
         Note::SearchBegun => tracing::info!(
@@ -302,32 +333,18 @@ fn log_note(note: &Note) {
     }
 }
 
-fn log_input(input: &Input) {
-    match input {
-        Input::Delivered(delivery) => tracing::debug!(
-            stream_sequence = delivery.stream_sequence,
-            attempt = delivery.attempt,
-            reply = &*delivery.reply,
-            "delivered"
-        ),
-        Input::Reported { effect, report: Report::Failed(failure) } if failure.kind == FailureKind::Rejected => {
-            tracing::warn!(%effect, "{failure}");
+fn log_notice(notice: &Notice) {
+    match notice {
+        Notice::Done(Done { job, key, stream_sequence, segments, published_segments, complete, attempts, took }) => {
+            let (seconds, key) = (took.as_secs_f64(), key.as_str());
+            tracing::info!(%job, key, stream_sequence, segments, published_segments, complete, attempts, seconds, "done");
         }
-        Input::Reported { effect, report: report @ Report::DeadLettered { .. } } => tracing::warn!(%effect, "{report}"),
-        Input::Reported { effect, report } => tracing::debug!(%effect, "{report}"),
-        Input::Exhausted(exhausted) => tracing::error!(
-            stream_sequence = exhausted.stream_sequence,
-            attempts = exhausted.attempts,
-            "a message used up its deliveries: it becomes a dead letter"
+        Notice::Failing { kind, failure } => tracing::warn!(
+            kind = kind.name(),
+            server = %kind.server(),
+            "fails: {failure}; it is tried again, and no call is given up while none of its kind succeeds"
         ),
-        Input::Stale(stale) => {
-            tracing::info!(
-                key = stale.session.key().as_str(),
-                "the stored summary is stale, or not announced: the call is looked at again"
-            );
-        }
-        Input::Woken => {}
-        Input::Drain => tracing::info!("draining: no more messages are taken"),
+        Notice::Works { kind } => tracing::info!(kind = kind.name(), server = %kind.server(), "works again"),
     }
 }
 
@@ -348,7 +365,7 @@ fn log_effect(id: EffectId, effect: &Effect) {
             }
         }
         Effect::Acknowledge { acknowledgement: Acknowledgement::Ack, key, .. } => {
-            tracing::info!(effect = %id, key = key.as_ref().map(Key::as_str), "done");
+            tracing::debug!(effect = %id, key = key.as_ref().map(Key::as_str), "acknowledged");
         }
         Effect::DeadLetter { dead_letter } => tracing::error!(
             effect = %id,
@@ -361,7 +378,11 @@ fn log_effect(id: EffectId, effect: &Effect) {
         Effect::Republish { stream_sequence, .. } => {
             tracing::info!(effect = %id, stream_sequence, "given back by publishing it again: a nak would cost an attempt");
         }
-        Effect::Count { .. } | Effect::Load { .. } | Effect::Save { .. } | Effect::Publish { .. } => {
+        Effect::Count { .. }
+        | Effect::Load { .. }
+        | Effect::Save { .. }
+        | Effect::Check { .. }
+        | Effect::Publish { .. } => {
             tracing::debug!(effect = %id, "{effect}");
         }
         Effect::Mark { key, announcement, .. } => {

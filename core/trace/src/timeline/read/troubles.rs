@@ -1,10 +1,10 @@
 //! What went wrong around the calls: freezes, outages, kills, and what the trace does not tell.
 
-use transcript_core::{FailureKind, Report, Time, ids::JobId};
+use transcript_core::{FailureKind, Report, Server, Time, ids::JobId};
 
 use super::Reading;
 use crate::{
-    format::{LeftOut, Note, Server},
+    format::{LeftOut, Note},
     timeline::{
         bands::{Band, BandCause, Source, server_name},
         calls::Mark,
@@ -40,6 +40,7 @@ impl Reading<'_> {
             Report::Counted { .. }
             | Report::Loaded(_)
             | Report::Saved(_)
+            | Report::Checked(_)
             | Report::Published { .. }
             | Report::Marked
             | Report::DeadLettered { .. }
