@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::json;
-
-use super::{stamp::Stamp, wire::go_time};
+use super::{message::Pause, stamp::Stamp, wire::json::Object};
 
 /// Something that happened to a message of a consumer. On the wire it is a core message, at most once: lost where nobody listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +36,8 @@ pub enum AdvisoryKind {
         /// Why.
         reason: Arc<str>,
     },
+    /// The consumer was paused, or goes on; no message is meant.
+    Pause(Pause),
 }
 
 impl Advisory {
@@ -48,6 +48,7 @@ impl Advisory {
             AdvisoryKind::MaxDeliveries => "MAX_DELIVERIES",
             AdvisoryKind::Naked { .. } => "MSG_NAKED",
             AdvisoryKind::Terminated { .. } => "MSG_TERMINATED",
+            AdvisoryKind::Pause(_) => "PAUSE",
         };
         format!("$JS.EVENT.ADVISORY.CONSUMER.{token}.{}.{}", self.stream, self.consumer)
     }
@@ -58,26 +59,32 @@ impl Advisory {
             AdvisoryKind::MaxDeliveries => "max_deliver",
             AdvisoryKind::Naked { .. } => "nak",
             AdvisoryKind::Terminated { .. } => "terminated",
+            AdvisoryKind::Pause(_) => "consumer_pause",
         };
-        let mut fields = json!({
-            "type": format!("io.nats.jetstream.advisory.v1.{kind}"),
-            "id": format!("{number:022}"),
-            "timestamp": go_time(at.nanos()),
-            "stream": *self.stream,
-            "consumer": *self.consumer,
-            "stream_seq": self.stream_seq,
-            "deliveries": self.deliveries,
-        });
+        let mut json = Object::new(320);
+        json.text("type", &format!("io.nats.jetstream.advisory.v1.{kind}"));
+        json.text("id", &format!("{number:022}"));
+        json.time("timestamp", at.nanos());
+        json.text("stream", &self.stream);
+        json.text("consumer", &self.consumer);
         match &self.kind {
             AdvisoryKind::MaxDeliveries => {}
-            AdvisoryKind::Naked { consumer_seq } => fields["consumer_seq"] = json!(consumer_seq),
-            AdvisoryKind::Terminated { consumer_seq, reason } => {
-                fields["consumer_seq"] = json!(consumer_seq);
-                if !reason.is_empty() {
-                    fields["reason"] = json!(**reason);
-                }
+            AdvisoryKind::Naked { consumer_seq } | AdvisoryKind::Terminated { consumer_seq, .. } => {
+                json.number("consumer_seq", consumer_seq);
+            }
+            AdvisoryKind::Pause(pause) => {
+                json.truth("paused", pause.left.is_some());
+                json.time_or_never("pause_until", pause.until_nanos);
+                return json.finish().into_bytes().into();
             }
         }
-        fields.to_string().into_bytes().into()
+        json.number("stream_seq", self.stream_seq);
+        json.number("deliveries", self.deliveries);
+        if let AdvisoryKind::Terminated { reason, .. } = &self.kind
+            && !reason.is_empty()
+        {
+            json.text("reason", reason);
+        }
+        json.finish().into_bytes().into()
     }
 }

@@ -22,7 +22,7 @@ pub struct StreamConfig {
     pub max_age: Option<Duration>,
     /// How many messages are kept.
     pub max_msgs: Option<u64>,
-    /// How many bytes are kept, as this model counts them: subject, headers, payload.
+    /// How many bytes are kept: those of subject, headers and payload, and 30 or 34 more a message.
     pub max_bytes: Option<u64>,
     /// What goes when there is too much.
     pub discard: Discard,
@@ -212,12 +212,16 @@ impl ApiError {
         Self { code, err_code, description: description.into() }
     }
 
-    fn invalid_stream(description: &str) -> Self {
+    pub(super) fn invalid_stream(description: &str) -> Self {
         Self::new(500, 10_052, description)
     }
 
     fn consumer(description: &str) -> Self {
         Self::new(500, 10_012, description)
+    }
+
+    pub(super) fn sealed() -> Self {
+        Self::new(400, 10_109, "invalid operation on sealed stream")
     }
 
     pub(super) fn stream_not_found() -> Self {

@@ -8,7 +8,7 @@ use super::{
     again::Again,
     config::{ConsumerConfig, DeliverPolicy},
     log::Log,
-    message::{ConsumerInfo, Context, Inbox, Message, SequencePair, StatusHeaders},
+    message::{ConsumerInfo, Context, Inbox, Message, Pause, SequencePair, StatusHeaders},
     saved::{Change, Pending, Saved, SavedState},
     stamp::Stamp,
     waiting::{Supply, Waiter, Waiting},
@@ -44,6 +44,8 @@ pub(super) struct Consumer {
     pub(super) waiting: Waiting,
     pub(super) waiting_due: Option<Stamp>,
     check_due: Option<Stamp>,
+    /// When the pause ends.
+    pause_due: Option<Stamp>,
     /// Something happened after which the server looks whether there is something to deliver.
     awake: bool,
     pub(super) saved: Saved,
@@ -76,6 +78,7 @@ impl Consumer {
             DeliverPolicy::FromSequence(sequence) => sequence,
         };
         let next_stream = chosen.max(log.first()).max(1);
+        let pause_due = pause_end(&config, now);
         Self {
             unsent: counted(log, next_stream, &config),
             deaf: false,
@@ -91,6 +94,7 @@ impl Consumer {
             waiting: Waiting::default(),
             waiting_due: None,
             check_due: None,
+            pause_due,
             awake: false,
             at_start: None,
             created: now,
@@ -101,7 +105,7 @@ impl Consumer {
 
     /// When a timer of this consumer fires next.
     pub(super) fn due(&self) -> Option<Stamp> {
-        [self.check_due, self.waiting_due].into_iter().flatten().min()
+        [self.check_due, self.waiting_due, self.pause_due].into_iter().flatten().min()
     }
 
     /// Fires what is due.
@@ -109,6 +113,11 @@ impl Consumer {
         if self.check_due.is_some_and(|due| due <= ctx.now) {
             self.check_pending(log, ctx);
             self.pump_if_awake(log, ctx);
+        }
+        if self.pause_due.is_some_and(|due| due <= ctx.now) {
+            self.pause_due = None;
+            self.advise_pause(ctx);
+            self.pump(log, ctx);
         }
         if self.waiting_due.is_some_and(|due| due <= ctx.now) {
             self.review_waiting(Supply::Exhausted, ctx);
@@ -252,6 +261,18 @@ impl Consumer {
         let max_deliver = self.config.max_deliver;
         self.last_delivered = Some(now);
         self.saved.apply(now, Change::Delivered { consumer_seq, stream_seq, deliveries, since, max_deliver });
+    }
+
+    fn advise_pause(&self, ctx: &mut Context<'_>) {
+        let (stream, consumer) = (self.stream.clone(), self.config.name.clone());
+        let (until_nanos, left) = (self.config.pause_until_nanos, self.pause_left(ctx.now));
+        let kind = AdvisoryKind::Pause(Pause { until_nanos, left });
+        ctx.advisories.push(Advisory { stream, consumer, stream_seq: 0, deliveries: 0, kind });
+    }
+
+    /// How much is left of the pause; `None` where the consumer is not paused.
+    pub(super) fn pause_left(&self, now: Stamp) -> Option<Duration> {
+        Some(pause_end(&self.config, now)?.since(now))
     }
 
     fn save_acked(&mut self, consumer_seq: u64, stream_seq: u64, now: Stamp) {
@@ -462,7 +483,12 @@ impl Consumer {
             self.check_in(CHECK_AFTER_UPDATE, ctx);
         }
         let roomier = next.max_ack_pending != self.config.max_ack_pending;
+        let repaused = next.pause_until_nanos != self.config.pause_until_nanos;
         self.config = next;
+        if repaused {
+            self.pause_due = pause_end(&self.config, ctx.now);
+            self.advise_pause(ctx);
+        }
         if refiltered {
             self.deaf = self.config.filters.is_empty();
             self.unsent = counted(log, self.next_stream, &self.config);
@@ -504,6 +530,7 @@ impl Consumer {
         self.waiting = Waiting::default();
         self.waiting_due = None;
         self.check_due = None;
+        self.pause_due = pause_end(&self.config, ctx.now);
         self.unsent = counted(log, self.next_stream, &self.config);
         if !self.pending.is_empty() {
             self.check_pending(log, ctx);
@@ -530,6 +557,7 @@ impl Consumer {
             num_redelivered: if once { 0 } else { self.redelivered.len() as u64 },
             num_waiting: self.waiting.len(),
             num_pending: self.unsent(),
+            pause_left: self.pause_left(ctx.now),
             created_nanos: self.created.nanos(),
             last_delivered_nanos: self.last_delivered.map(Stamp::nanos),
             last_acked_nanos: self.last_acked.map(Stamp::nanos),
@@ -563,6 +591,11 @@ impl Consumer {
 /// Answers a pull request that cannot be read.
 pub(super) fn refuse_pull(reply: Inbox, why: &str, ctx: &mut Context<'_>) {
     ctx.status(reply, 400, &format!("Bad Request - {why}"), StatusHeaders::None);
+}
+
+/// When the consumer's pause ends; `None` where it has.
+fn pause_end(config: &ConsumerConfig, now: Stamp) -> Option<Stamp> {
+    config.pause_until_nanos.map(Stamp::from_nanos).filter(|end| *end > now)
 }
 
 fn terminated(consumer_seq: u64, reason: Arc<str>) -> AdvisoryKind {

@@ -83,7 +83,8 @@ pub use self::{
     headers::Headers,
     message::{
         Answer, ApiCall, ApiError, ApiKind, ClientId, ConsumerAction, ConsumerInfo, Delivery, Event, Inbox, Input,
-        Message, PubAck, PurgeScope, Request, SequencePair, Status, StatusHeaders, StoredMessage, StreamInfo, Which,
+        Message, Pause, PubAck, PurgeScope, Request, Room, SequencePair, Status, StatusHeaders, StoredMessage,
+        StreamInfo, Which,
     },
     pull::{PriorityRequest, Pull, WhenEmpty},
     subject::matches,
@@ -110,6 +111,7 @@ pub struct Broker {
     up: bool,
     streams: BTreeMap<Arc<str>, Stream>,
     clients: Clients,
+    room: Room,
     advised: u64,
     /// When the first timer of a stream fires.
     due: Option<Stamp>,
@@ -121,7 +123,17 @@ impl Broker {
     #[must_use]
     pub fn new(epoch_millis: i64, tuning: Tuning) -> Self {
         let (streams, clients) = (BTreeMap::new(), Clients::default());
-        Self { epoch_millis, tuning, up: true, streams, clients, advised: 0, due: None, out: VecDeque::new() }
+        Self {
+            epoch_millis,
+            tuning,
+            up: true,
+            streams,
+            clients,
+            room: Room::default(),
+            advised: 0,
+            due: None,
+            out: VecDeque::new(),
+        }
     }
 
     /// Changes the lateness of the timers that are set from now on.
@@ -152,6 +164,7 @@ impl Broker {
             Input::Disconnect(client) => self.clients.disconnect(client),
             Input::Request(request) if self.up => self.request(now, request),
             Input::Connect(_) | Input::Request(_) => {}
+            Input::Limit(room) => self.room = room,
             Input::Terminate => self.terminate(now),
             Input::Kill { lag } => self.kill(now, lag),
             Input::Start => self.start(now),
@@ -235,7 +248,7 @@ impl Broker {
             }),
             Request::Api { reply, call } => {
                 let kind = call.kind();
-                let message = match self.call(now, call) {
+                let message = match self.call(now, *call) {
                     Ok(answer) => Message::Answer { call: kind, answer },
                     Err(error) => Message::Refused { call: kind, error },
                 };
@@ -313,9 +326,13 @@ impl Broker {
     ) -> R {
         let mut advisories = Vec::new();
         let (now_stamp, check_lag) = (Stamp::new(self.epoch_millis, now), self.tuning.check_lag);
+        let is_limited = self.room != Room::default();
+        let stored_bytes = if is_limited { self.streams.values().map(Stream::bytes).sum() } else { 0 };
         let mut ctx = Context {
             now: now_stamp,
             check_lag,
+            room: self.room,
+            stored_bytes,
             clients: &self.clients,
             out: &mut self.out,
             advisories: &mut advisories,

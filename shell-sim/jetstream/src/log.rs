@@ -127,7 +127,11 @@ impl Log {
     }
 }
 
-/// What a message counts against the limit of bytes.
+/// What a message takes in the file of the stream. Source: `server/filestore.go`, `fileStoreMsgSizeRaw`.
 pub(super) fn size_of(message: &StoredMessage) -> u64 {
-    (message.subject.len() + message.headers.wire_len() + message.payload.len()) as u64
+    let headers = match message.headers.wire_len() {
+        0 => 0,
+        len => 4 + len,
+    };
+    (22 + message.subject.len() + headers + message.payload.len() + 8) as u64
 }

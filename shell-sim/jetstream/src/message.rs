@@ -43,6 +43,8 @@ pub enum Input {
     Unsubscribe(Inbox),
     /// A message from a client.
     Request(Request),
+    /// The room for messages changes, as when a disk fills up or an operator gives an account more.
+    Limit(Room),
     /// SIGTERM: waiting pulls are told, the consumers' exact state is written, connections close.
     Terminate,
     /// SIGKILL: connections close, and the consumers keep only what had been written `lag` ago.
@@ -53,6 +55,16 @@ pub enum Input {
     },
     /// The server starts again on what it had stored.
     Start,
+}
+
+/// How much may be stored. Unlimited by default.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Room {
+    /// Bytes on the whole server: `max_file_store`. Publishes are refused with 10023 once more are stored, and streams that
+    /// reserve more with 10047.
+    pub server_bytes: Option<u64>,
+    /// Bytes of the account. A publish that would exceed it is refused with 10002, a stream that reserves more with 10047.
+    pub account_bytes: Option<u64>,
 }
 
 /// A message from a client. Whoever wants no answer gives no `reply`.
@@ -105,7 +117,7 @@ pub enum Request {
         /// Where the answer goes.
         reply: Inbox,
         /// The call.
-        call: ApiCall,
+        call: Box<ApiCall>,
     },
 }
 
@@ -173,6 +185,15 @@ pub enum ApiCall {
         /// The next stream sequence to deliver.
         sequence: Option<u64>,
     },
+    /// `CONSUMER.PAUSE`.
+    PauseConsumer {
+        /// The stream.
+        stream: Arc<str>,
+        /// The consumer.
+        consumer: Arc<str>,
+        /// Until when, in nanoseconds since the Unix epoch; `None` ends a pause.
+        until_nanos: Option<i64>,
+    },
     /// A call that the server refuses without looking at what it is about.
     Unreadable {
         /// Which call.
@@ -207,6 +228,8 @@ pub enum ApiKind {
     ConsumerInfo,
     /// `CONSUMER.RESET`.
     ResetConsumer,
+    /// `CONSUMER.PAUSE`.
+    PauseConsumer,
     /// A call that the server does not know.
     Unknown,
 }
@@ -227,6 +250,7 @@ impl ApiCall {
             Self::DeleteConsumer { .. } => ApiKind::DeleteConsumer,
             Self::ConsumerInfo { .. } => ApiKind::ConsumerInfo,
             Self::ResetConsumer { .. } => ApiKind::ResetConsumer,
+            Self::PauseConsumer { .. } => ApiKind::PauseConsumer,
             Self::Unreadable { kind, .. } => *kind,
         }
     }
@@ -415,15 +439,26 @@ pub struct ApiError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// A stream as it is now.
-    Stream(StreamInfo),
+    Stream(Box<StreamInfo>),
     /// A consumer as it is now.
-    Consumer(ConsumerInfo),
+    Consumer(Box<ConsumerInfo>),
     /// A stored message.
     Message(Arc<StoredMessage>),
     /// How many messages were purged.
     Purged(u64),
     /// What was to be deleted is.
     Deleted,
+    /// A consumer is paused, or no longer.
+    Paused(Pause),
+}
+
+/// A consumer's pause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pause {
+    /// Until when, in nanoseconds since the Unix epoch.
+    pub until_nanos: Option<i64>,
+    /// How much of it is left; `None` where it is over.
+    pub left: Option<Duration>,
 }
 
 /// A stream as it is.
@@ -433,7 +468,7 @@ pub struct StreamInfo {
     pub config: StreamConfig,
     /// Messages stored.
     pub messages: u64,
-    /// Bytes stored, as this model counts them: subject, headers, payload.
+    /// Bytes stored, as the server's file store counts them.
     pub bytes: u64,
     /// The first sequence stored; one more than the last where none is.
     pub first_seq: u64,
@@ -474,6 +509,8 @@ pub struct ConsumerInfo {
     pub num_waiting: u64,
     /// Messages not yet delivered.
     pub num_pending: u64,
+    /// How much of its pause is left; `None` where it is not paused.
+    pub pause_left: Option<Duration>,
     /// When it was made, in nanoseconds since the Unix epoch.
     pub created_nanos: i64,
     /// When something was last delivered or put off, since the server started.
@@ -497,6 +534,9 @@ pub struct SequencePair {
 pub(super) struct Context<'a> {
     pub(super) now: super::stamp::Stamp,
     pub(super) check_lag: Duration,
+    pub(super) room: Room,
+    /// The bytes of all streams, where there is a limit to them.
+    pub(super) stored_bytes: u64,
     pub(super) clients: &'a super::clients::Clients,
     pub(super) out: &'a mut VecDeque<Event>,
     pub(super) advisories: &'a mut Vec<Advisory>,

@@ -148,6 +148,7 @@ pub(super) fn handle(world: &World, input: Input, from: Option<ClientId>, lose_a
         | Input::Disconnect(_)
         | Input::Subscribe { .. }
         | Input::Unsubscribe(_)
+        | Input::Limit(_)
         | Input::Terminate
         | Input::Kill { .. }
         | Input::Start => None,

@@ -128,6 +128,7 @@ pub(super) fn arrives_again(world: &Rc<World>, input: &broker::Input, from: Clie
         | broker::Input::Disconnect(_)
         | broker::Input::Subscribe { .. }
         | broker::Input::Unsubscribe(_)
+        | broker::Input::Limit(_)
         | broker::Input::Terminate
         | broker::Input::Kill { .. }
         | broker::Input::Start => return,

@@ -133,7 +133,7 @@ impl<'s> Bench<'s> {
     }
 
     fn call(&mut self, number: usize, call: ApiCall) {
-        self.request(Request::Api { reply: Self::inbox(number), call });
+        self.request(Request::Api { reply: Self::inbox(number), call: Box::new(call) });
     }
 
     fn request(&mut self, request: Request) {
@@ -241,6 +241,7 @@ impl<'s> Bench<'s> {
                         AdvisoryKind::MaxDeliveries => ("MAX_DELIVERIES", String::new()),
                         AdvisoryKind::Naked { .. } => ("MSG_NAKED", String::new()),
                         AdvisoryKind::Terminated { reason, .. } => ("MSG_TERMINATED", reason.to_string()),
+                        AdvisoryKind::Pause(_) => ("PAUSE", String::new()),
                     };
                     let (sequence, deliveries) = (advisory.stream_seq, advisory.deliveries);
                     let seen = BrokerEvent::Advisory { kind: kind.to_owned(), sequence, deliveries, reason };
@@ -309,7 +310,10 @@ fn seen(message: Message) -> BrokerEvent {
             pending: info.num_pending,
         },
         Message::Answer { answer: Answer::Purged(count), .. } => BrokerEvent::Purged(count),
-        Message::Answer { answer: Answer::Stream(_) | Answer::Message(_) | Answer::Deleted, .. }
+        Message::Answer {
+            answer: Answer::Stream(_) | Answer::Message(_) | Answer::Deleted | Answer::Paused(_),
+            ..
+        }
         | Message::Core { .. } => BrokerEvent::Answered,
     }
 }

@@ -1,7 +1,7 @@
 //! The protocol around the model.
 
 use super::*;
-use crate::wire::{Connection, Frame, Received, Unparsable};
+use crate::wire::{ClientLimits, Connection, Frame, Received, Unparsable, Violation};
 
 /// A client that speaks the protocol, with one subscription to its inboxes.
 struct Client {
@@ -13,7 +13,11 @@ struct Client {
 impl Client {
     fn new() -> Self {
         let broker = Broker::new(1_700_000_000_000, Tuning::default());
-        let mut client = Self { broker, connection: Connection::new(CLIENT), received: Vec::new() };
+        let mut client = Self {
+            broker,
+            connection: Connection::new(CLIENT, ClientLimits { max_payload: 1_000, max_pending: 2_000 }),
+            received: Vec::new(),
+        };
         client.broker.handle(Duration::ZERO, Input::Connect(CLIENT));
         client.subscribe(1, "_INBOX.me.*");
         client
@@ -30,13 +34,17 @@ impl Client {
 
     fn frame(&mut self, frame: Frame) {
         let mut inputs = Vec::new();
-        self.connection.send(frame, &mut inputs);
+        self.connection.send(frame, &mut inputs).expect("a small message");
         for input in inputs {
             self.broker.handle(Duration::ZERO, input);
         }
         while let Some(event) = self.broker.poll(Duration::ZERO) {
+            let read = self.received.len();
             if let Event::Send { to, message } = event {
-                self.connection.receive(to, message, &mut self.received);
+                self.connection.receive(to, message, &mut self.received).expect("a fast client");
+                for (sid, message) in self.received.iter().skip(read) {
+                    self.connection.written(*sid, message);
+                }
             }
         }
     }
@@ -161,4 +169,33 @@ fn a_reply_subject_without_a_subscription_has_no_interest() {
         client.received.pop().map(|(sid, received)| (sid, received.payload.to_vec())),
         Some((2, b"hello".to_vec()))
     );
+}
+
+#[test]
+fn a_message_that_is_too_large_and_a_client_that_does_not_read_end_the_connection() {
+    let mut client = Client::with_consumer();
+    let too_large = Frame::Publish {
+        subject: "s.a".into(),
+        reply: None,
+        headers: Headers::default().with("A", "1"),
+        payload: vec![0; 983].into(),
+    };
+    assert_eq!(client.connection.send(too_large, &mut Vec::new()), Err(Violation::MaxPayload));
+    client.publish("s.a", None, Headers::default().with("A", "1"), &"x".repeat(982));
+    let pull = Frame::Publish {
+        subject: "$JS.API.CONSUMER.MSG.NEXT.S.c".into(),
+        reply: Some("_INBOX.me.pull".into()),
+        headers: Headers::default(),
+        payload: b"3"[..].into(),
+    };
+    client.publish("s.a", None, Headers::default(), &"x".repeat(990));
+    client.publish("s.a", None, Headers::default(), "");
+    let mut inputs = Vec::new();
+    client.connection.send(pull, &mut inputs).expect("a small message");
+    inputs.into_iter().for_each(|input| client.broker.handle(Duration::ZERO, input));
+    let mut outcomes = Vec::new();
+    while let Some(Event::Send { to, message }) = client.broker.poll(Duration::ZERO) {
+        outcomes.push(client.connection.receive(to, message, &mut client.received));
+    }
+    assert_eq!(outcomes, [Ok(()), Err(Violation::SlowConsumer), Err(Violation::SlowConsumer)]);
 }

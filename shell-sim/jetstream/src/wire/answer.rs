@@ -51,6 +51,7 @@ fn response_type(call: ApiKind) -> &'static str {
         ApiKind::DeleteConsumer => "io.nats.jetstream.api.v1.consumer_delete_response",
         ApiKind::ConsumerInfo => "io.nats.jetstream.api.v1.consumer_info_response",
         ApiKind::ResetConsumer => "io.nats.jetstream.api.v1.consumer_reset_response",
+        ApiKind::PauseConsumer => "io.nats.jetstream.api.v1.consumer_pause_response",
         ApiKind::Unknown => "io.nats.jetstream.api.v1.system_response",
     }
 }
@@ -63,6 +64,10 @@ pub(super) fn refused(call: ApiKind, refused: &ApiError) -> Vec<u8> {
         ApiKind::StreamInfo => paged(&mut json),
         ApiKind::Purge => json.number("purged", 0),
         ApiKind::ResetConsumer => json.number("reset_seq", 0),
+        ApiKind::PauseConsumer => {
+            json.truth("paused", false);
+            json.time_or_never("pause_until", None);
+        }
         ApiKind::CreateStream
         | ApiKind::UpdateStream
         | ApiKind::DeleteStream
@@ -86,7 +91,7 @@ pub(super) fn answered(call: ApiKind, answer: &Answer) -> Vec<u8> {
     let mut json = Object::new(match answer {
         Answer::Stream(_) | Answer::Consumer(_) => 1_024,
         Answer::Message(message) => 192 + message.payload.len() * 4 / 3 + message.headers.wire_len() * 4 / 3,
-        Answer::Purged(_) | Answer::Deleted => 96,
+        Answer::Purged(_) | Answer::Deleted | Answer::Paused(_) => 192,
     });
     json.text("type", response_type(call));
     match answer {
@@ -108,6 +113,13 @@ pub(super) fn answered(call: ApiKind, answer: &Answer) -> Vec<u8> {
             json.number("purged", *count);
         }
         Answer::Deleted => json.truth("success", true),
+        Answer::Paused(pause) => {
+            json.truth("paused", pause.left.is_some());
+            json.time_or_never("pause_until", pause.until_nanos);
+            if let Some(left) = pause.left {
+                json.number("pause_remaining", left.as_nanos());
+            }
+        }
     }
     json.finish().into_bytes()
 }
@@ -137,6 +149,10 @@ fn consumer(json: &mut Object, info: &ConsumerInfo) {
     json.number("num_redelivered", info.num_redelivered);
     json.number("num_waiting", info.num_waiting);
     json.number("num_pending", info.num_pending);
+    if let Some(left) = info.pause_left {
+        json.truth("paused", true);
+        json.number("pause_remaining", left.as_nanos());
+    }
     json.time("ts", info.now_nanos);
 }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, de::DeserializeOwned};
 
 use super::{
-    config::{ConsumerBody, StreamBody},
+    config::{ConsumerBody, StreamBody, read_time},
     request::two_tokens,
 };
 use crate::message::{ApiCall, ApiError, ApiKind, PurgeScope, Which};
@@ -56,8 +56,22 @@ fn consumer_call(call: &str, body: &[u8]) -> ReadCall {
             let call = sequence.map(|sequence| ApiCall::ResetConsumer { stream, consumer, sequence });
             (ApiKind::ResetConsumer, call)
         }
+        "PAUSE" => {
+            let until = read_or_default::<Pause>(body).and_then(|body| match body.pause_until.as_deref() {
+                None | Some("" | "0001-01-01T00:00:00Z") => Ok(None),
+                Some(text) => read_time(text).map(Some),
+            });
+            let call = until.map(|until_nanos| ApiCall::PauseConsumer { stream, consumer, until_nanos });
+            (ApiKind::PauseConsumer, call)
+        }
         _ => unknown(),
     }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Pause {
+    pause_until: Option<String>,
 }
 
 #[derive(Deserialize, Default)]

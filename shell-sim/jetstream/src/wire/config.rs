@@ -321,7 +321,7 @@ impl ConsumerFields {
 }
 
 /// A moment as RFC 3339 in UTC, in nanoseconds since the Unix epoch.
-fn read_time(text: &str) -> Result<i64, ApiError> {
+pub(super) fn read_time(text: &str) -> Result<i64, ApiError> {
     let since = humantime::parse_rfc3339(text).ok().and_then(|moment| moment.duration_since(UNIX_EPOCH).ok());
     let nanos = since.and_then(|since| i64::try_from(since.as_nanos()).ok());
     nanos.ok_or_else(|| ApiError::new(400, 10_025, format!("invalid JSON: parsing time {text:?}")))

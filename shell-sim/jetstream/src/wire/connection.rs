@@ -40,6 +40,33 @@ pub enum Frame {
     },
 }
 
+/// What a server allows a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientLimits {
+    /// `max_payload`: the most bytes of headers and payload of a message that a client sends.
+    pub max_payload: u64,
+    /// `max_pending`: the most bytes that wait to be written to a client. The server closes the connection of a slow consumer,
+    /// and what waited is lost.
+    pub max_pending: u64,
+}
+
+impl Default for ClientLimits {
+    /// The server's defaults: 1 MiB and 64 MiB.
+    fn default() -> Self {
+        Self { max_payload: 1 << 20, max_pending: 64 << 20 }
+    }
+}
+
+/// Why the server closes a connection. The harness tells the model [`Input::Disconnect`], and drops what is under way to the
+/// client. Source: `server/client.go` of nats-server, `maxPayloadViolation` and `queueOutbound`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Violation {
+    /// A message of the client is larger than `max_payload`.
+    MaxPayload,
+    /// More than `max_pending` bytes wait for the client.
+    SlowConsumer,
+}
+
 /// One connection as the server keeps it: which subscriptions the client has, and which subject each of the model's inboxes
 /// stands for. A client that connects again starts with a new one, and subscribes again.
 ///
@@ -51,6 +78,9 @@ pub struct Connection {
     inboxes: BTreeMap<u64, Heard>,
     tokens: BTreeMap<Arc<str>, u64>,
     last_token: u64,
+    limits: ClientLimits,
+    /// Bytes that wait to be written to the client.
+    pending: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -108,33 +138,54 @@ impl Answers {
 impl Connection {
     /// A new connection without subscriptions. [`Input::Connect`] tells the model of it.
     #[must_use]
-    pub fn new(client: ClientId) -> Self {
+    pub fn new(client: ClientId, limits: ClientLimits) -> Self {
         let (subscriptions, inboxes, tokens) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { client, subscriptions, inboxes, tokens, last_token: 0 }
+        Self { client, subscriptions, inboxes, tokens, last_token: 0, limits, pending: 0 }
     }
 
     /// The inputs for the model that a frame makes, in their order.
-    pub fn send(&mut self, frame: Frame, inputs: &mut impl Extend<Input>) {
+    ///
+    /// # Errors
+    ///
+    /// The message is too large, and the server closes the connection.
+    pub fn send(&mut self, frame: Frame, inputs: &mut impl Extend<Input>) -> Result<(), Violation> {
         match frame {
             Frame::Subscribe { sid, subject, group } => self.subscribe(sid, subject, group, inputs),
             Frame::Unsubscribe { sid } => self.unsubscribe(sid, inputs),
             Frame::Publish { subject, reply, headers, payload } => {
+                if (headers.wire_len() + payload.len()) as u64 > self.limits.max_payload {
+                    return Err(Violation::MaxPayload);
+                }
                 let inbox = reply.map(|reply| self.inbox(reply, inputs));
-                let Some(request) = request(subject, inbox, headers, payload) else { return };
+                let Some(request) = request(subject, inbox, headers, payload) else { return Ok(()) };
                 if let Some(Heard::Reply { answers, .. }) = inbox.and_then(|inbox| self.inboxes.get_mut(&inbox.token)) {
                     answers.expect(&request);
                 }
                 inputs.extend([Input::Request(request)]);
             }
         }
+        Ok(())
     }
 
-    /// What the client receives of a message that the model sent to one of its inboxes, for each subscription that matches.
-    pub fn receive(&mut self, to: Inbox, message: Message, received: &mut impl Extend<(u64, Received)>) {
-        let Some(heard) = self.inboxes.get_mut(&to.token).filter(|_| to.client == self.client) else { return };
+    /// What the client receives of a message that the model sent to one of its inboxes, for each subscription that matches,
+    /// with the subscription's id. It is pending until [`Connection::written`].
+    ///
+    /// # Errors
+    ///
+    /// The client is a slow consumer, and the server closes the connection.
+    pub fn receive(
+        &mut self,
+        to: Inbox,
+        message: Message,
+        received: &mut impl Extend<(u64, Received)>,
+    ) -> Result<(), Violation> {
+        let Some(heard) = self.inboxes.get_mut(&to.token).filter(|_| to.client == self.client) else { return Ok(()) };
         let message = Received::from(message);
         match heard {
-            Heard::Published { sid } => received.extend([(*sid, message)]),
+            Heard::Published { sid } => {
+                self.pending += message.wire_len("", *sid) as u64;
+                received.extend([(*sid, message)]);
+            }
             Heard::Reply { subject, answers } => {
                 let subject = Arc::clone(subject);
                 if answers.is_last() {
@@ -142,12 +193,20 @@ impl Connection {
                     self.tokens.remove(&subject);
                 }
                 let matching = self.subscriptions.iter().filter(|(_, it)| matches(&it.subject, &subject));
-                received.extend(matching.map(|(sid, _)| {
+                for (sid, _) in matching {
                     let shown = message.subject.as_ref().unwrap_or(&subject);
-                    (*sid, Received { subject: Some(Arc::clone(shown)), ..message.clone() })
-                }));
+                    let message = Received { subject: Some(Arc::clone(shown)), ..message.clone() };
+                    self.pending += message.wire_len(&subject, *sid) as u64;
+                    received.extend([(*sid, message)]);
+                }
             }
         }
+        if self.pending > self.limits.max_pending { Err(Violation::SlowConsumer) } else { Ok(()) }
+    }
+
+    /// A message was written to the client's socket: it waits no longer.
+    pub fn written(&mut self, sid: u64, message: &Received) {
+        self.pending = self.pending.saturating_sub(message.wire_len("", sid) as u64);
     }
 
     fn subscribe(&mut self, sid: u64, subject: Arc<str>, group: Option<Arc<str>>, inputs: &mut impl Extend<Input>) {

@@ -8,13 +8,13 @@ use std::{
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 
 /// A JSON object that is being written, field after field.
-pub(super) struct Object {
+pub(crate) struct Object {
     text: String,
     is_empty: bool,
 }
 
 impl Object {
-    pub(super) fn new(capacity: usize) -> Self {
+    pub(crate) fn new(capacity: usize) -> Self {
         let mut text = String::with_capacity(capacity);
         text.push('{');
         Self { text, is_empty: true }
@@ -30,17 +30,17 @@ impl Object {
         self.text.push_str("\":");
     }
 
-    pub(super) fn text(&mut self, name: &str, value: &str) {
+    pub(crate) fn text(&mut self, name: &str, value: &str) {
         self.name(name);
         string(&mut self.text, value);
     }
 
-    pub(super) fn texts<'t>(&mut self, name: &str, values: impl IntoIterator<Item = &'t str>) {
+    pub(crate) fn texts<'t>(&mut self, name: &str, values: impl IntoIterator<Item = &'t str>) {
         self.name(name);
-        self.list(values, |text, value| string(text, value));
+        self.list(values, string);
     }
 
-    pub(super) fn numbers(&mut self, name: &str, values: impl IntoIterator<Item = i64>) {
+    pub(crate) fn numbers(&mut self, name: &str, values: impl IntoIterator<Item = i64>) {
         self.name(name);
         self.list(values, decimal);
     }
@@ -56,18 +56,18 @@ impl Object {
         self.text.push(']');
     }
 
-    pub(super) fn number(&mut self, name: &str, value: impl fmt::Display) {
+    pub(crate) fn number(&mut self, name: &str, value: impl fmt::Display) {
         self.name(name);
         write!(self.text, "{value}").expect("a string takes any text");
     }
 
-    pub(super) fn truth(&mut self, name: &str, value: bool) {
+    pub(crate) fn truth(&mut self, name: &str, value: bool) {
         self.name(name);
         self.text.push_str(if value { "true" } else { "false" });
     }
 
     /// Bytes, in base64.
-    pub(super) fn bytes(&mut self, name: &str, value: &[u8]) {
+    pub(crate) fn bytes(&mut self, name: &str, value: &[u8]) {
         self.name(name);
         self.text.push('"');
         BASE64_STANDARD.encode_string(value, &mut self.text);
@@ -75,7 +75,7 @@ impl Object {
     }
 
     /// A moment in nanoseconds since the Unix epoch.
-    pub(super) fn time(&mut self, name: &str, nanos: i64) {
+    pub(crate) fn time(&mut self, name: &str, nanos: i64) {
         self.name(name);
         self.text.push('"');
         time(&mut self.text, nanos);
@@ -83,19 +83,19 @@ impl Object {
     }
 
     /// The same, or Go's zero time where there is none.
-    pub(super) fn time_or_never(&mut self, name: &str, nanos: Option<i64>) {
+    pub(crate) fn time_or_never(&mut self, name: &str, nanos: Option<i64>) {
         match nanos {
             Some(nanos) => self.time(name, nanos),
             None => self.text(name, "0001-01-01T00:00:00Z"),
         }
     }
 
-    pub(super) fn object(&mut self, name: &str, value: Self) {
+    pub(crate) fn object(&mut self, name: &str, value: Self) {
         self.name(name);
         self.text.push_str(&value.finish());
     }
 
-    pub(super) fn finish(mut self) -> String {
+    pub(crate) fn finish(mut self) -> String {
         self.text.push('}');
         self.text
     }
@@ -129,7 +129,7 @@ fn escaped(text: &mut String, character: char) {
 }
 
 /// RFC 3339 with as many digits of the second as are needed.
-pub(super) fn time(text: &mut String, nanos: i64) {
+pub(crate) fn time(text: &mut String, nanos: i64) {
     let moment = UNIX_EPOCH + Duration::from_nanos(u64::try_from(nanos).unwrap_or(0));
     write!(text, "{}", humantime::format_rfc3339_nanos(moment)).expect("a string takes any text");
     text.pop();

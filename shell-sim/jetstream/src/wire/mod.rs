@@ -13,14 +13,14 @@ mod answer;
 mod body;
 mod config;
 mod connection;
-mod json;
+pub(crate) mod json;
 mod request;
 mod strict;
 
 use std::sync::Arc;
 
 pub use self::{
-    connection::{Connection, Frame},
+    connection::{ClientLimits, Connection, Frame, Violation},
     request::request,
     strict::Unparsable,
 };
@@ -28,13 +28,6 @@ use super::{
     headers::Headers,
     message::{Message, Status, StatusHeaders},
 };
-
-/// A moment as Go writes it in JSON.
-pub(crate) fn go_time(nanos: i64) -> String {
-    let mut text = String::new();
-    json::time(&mut text, nanos);
-    text
-}
 
 /// A message as a client receives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
