@@ -27,6 +27,10 @@ use crate::{
     store::{self, Command, Durability, StoreError},
 };
 
+/// How long the broker keeps a pull request here, and how often the consumer is looked at: longer than in production, because
+/// a world is mostly idle. What is decided about them is the same.
+const PULL_EXPIRES: Duration = Duration::from_secs(3);
+const CONSUMER_EVERY: Duration = Duration::from_secs(60);
 /// What the planted bug of the client's buffer asks for beyond what there is room for.
 const PREFETCH: u64 = 200;
 
@@ -115,6 +119,8 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
     let settings = jetstream::Settings {
         name: format!("processor {processor}").into(),
         answer_timeout: shared.answer_timeout,
+        pull_expires: PULL_EXPIRES,
+        consumer_every: CONSUMER_EVERY,
         ..jetstream::Settings::default()
     };
     let driver = Driver {
