@@ -388,7 +388,11 @@ impl NatsClient {
             disconnect(&self.world, connection);
             return self.lose(connection, Known::Over);
         };
-        let to = if token == ADVISORIES { Address::Advisories } else { Address::Inbox(token) };
+        let to = match &received.subject {
+            _ if token == ADVISORIES => Address::Advisories,
+            Some(_) => Address::Published,
+            None => Address::Inbox(token),
+        };
         self.events.push(ProcessEvent::Received { to, received });
     }
 }

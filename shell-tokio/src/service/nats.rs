@@ -45,10 +45,12 @@ impl Socket {
         let prefix = client.new_inbox();
         let inbox = client.subscribe(format!("{prefix}.*")).await?;
         let advisories = client.subscribe(jetstream::advisories(settings)).await?;
-        tokio::spawn(forward(inbox, clock, inputs.clone(), |subject| {
-            Some(Address::Inbox(subject.rsplit_once('.')?.1.parse().ok()?))
+        let own = format!("{prefix}.");
+        tokio::spawn(forward(inbox, clock, inputs.clone(), move |subject| {
+            let token = subject.strip_prefix(&own).and_then(|token| token.parse().ok());
+            token.map_or(Address::Published, Address::Inbox)
         }));
-        tokio::spawn(forward(advisories, clock, inputs.clone(), |_| Some(Address::Advisories)));
+        tokio::spawn(forward(advisories, clock, inputs.clone(), |_| Address::Advisories));
         tokio::spawn(watch_connection(client.clone(), events, inputs.clone()));
         let (sender, frames) = mpsc::unbounded_channel();
         tokio::spawn(write(client.clone(), prefix.into(), frames, inputs.clone()));
@@ -66,10 +68,10 @@ async fn forward(
     mut subscriber: Subscriber,
     clock: Clock,
     inputs: mpsc::UnboundedSender<Input>,
-    address: impl Fn(&str) -> Option<Address>,
+    address: impl Fn(&str) -> Address,
 ) {
     while let Some(message) = subscriber.next().await {
-        let Some(to) = address(&message.subject) else { continue };
+        let to = address(&message.subject);
         if inputs.send(Input::Received(read(to, message, clock))).is_err() {
             return;
         }

@@ -18,7 +18,7 @@ use super::{
     Input, Note, Output, Settings, Timer, WakeUp,
     consumer::{self, Answer, Consumer},
     delivery::{AckSubject, lacks_payload},
-    frame::{Address, Frame, Message, Status},
+    frame::{Address, Frame, Message, Status, header},
     publication::{Content, Envelope, Progress, Publication, Published, Request},
     pull::{Hint, Pulls},
     raw::{self, RawMessage, ReadError, Which},
@@ -338,19 +338,24 @@ impl JetStream {
 
     fn received(&mut self, message: Message) {
         self.pulls.heard();
-        let token = match message.to {
-            Address::Advisories => return self.advised(&message),
-            Address::Inbox(token) => token,
-        };
+        if message.to == Address::Advisories {
+            return self.advised(&message);
+        }
         // Whoever has to be told that a message is done has been given a message, whatever its status line says: anybody can
         // publish `NATS/1.0 503`.
         if let Some(subject) = message.reply.as_deref().and_then(AckSubject::parse) {
-            self.pulls.received(token);
-            self.delivered(subject, message);
-        } else if let Some((id, _)) = self.open.remove(&token) {
+            self.pulls.received();
+            return self.delivered(subject, message);
+        }
+        let token = match message.to {
+            Address::Advisories | Address::Published => return,
+            Address::Inbox(token) => token,
+        };
+        if let Some((id, _)) = self.open.remove(&token) {
             self.answered(id, message);
         } else if let Some(status) = &message.status {
-            match self.pulls.ended(self.now, token, status) {
+            let pending = header(&message.headers, "Nats-Pending-Messages").and_then(|value| value.parse().ok());
+            match self.pulls.ended(self.now, token, status, pending) {
                 Hint::None => {}
                 Hint::Look(status) => {
                     self.note(Note::PullRefused { status });

@@ -37,11 +37,14 @@ pub struct Message {
     pub received_at: WallTime,
 }
 
-/// The two subscriptions of the client.
+/// Where a message came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Address {
     /// The inbox subject with this token at its end.
     Inbox(u64),
+    /// The inbox, under the subject that the message was published under: nats-server shows a delivery like that, and not the
+    /// token of the request that it answers.
+    Published,
     /// The subject of [`advisories`](super::advisories).
     Advisories,
 }

@@ -29,9 +29,8 @@
 //! }
 //! // The consumer is looked at, and messages are asked for.
 //! assert_eq!(frames.len(), 2);
-//! let pull = frames.last().and_then(|frame| frame.reply).expect("a pull request is answered");
 //! client.handle(Time::ZERO, Input::Received(Message {
-//!     to: Address::Inbox(pull),
+//!     to: Address::Published,
 //!     reply: Some("$JS.ACK.TRANSCRIPTION.transcript-processor.1.7.7.1700000000000000000.0".into()),
 //!     status: None,
 //!     headers: vec![],

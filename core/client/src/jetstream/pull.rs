@@ -4,7 +4,10 @@
 //! It is short, so that an idle one is gone soon, and it asks for no idle heartbeat: a server whose queue of requests is full
 //! then says so (`409 Exceeded MaxWaiting`), which it does not to a request with one.
 //!
-//! A request is over when its messages have come, when the server says so, or when the connection is over. Nothing else ends
+//! A delivery shows the subject that it was published under, and not which request it answers. So it is the requests together
+//! that have so many messages left, and the status that ends one says how many of them were its own.
+//!
+//! A request is over when all messages have come, when the server says so, or when the connection is over. Nothing else ends
 //! it: before a drain no more is asked for, and the end of each open request is waited for. So what the server has sent has
 //! arrived by then, and what is given back afterwards cannot come back to this process.
 
@@ -27,6 +30,8 @@ const MUTE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct Pulls {
     open: Vec<Pull>,
+    /// How many messages the open requests can still bring, all together.
+    left: u64,
     /// How many deliveries the core has taken and wants, all together since the start.
     allowance: u64,
     /// How many were handed to it.
@@ -55,8 +60,7 @@ enum Ending {
 #[derive(Debug)]
 struct Pull {
     token: u64,
-    left: u64,
-    served: u64,
+    batch: u64,
     /// When the server's word that it has expired is no longer waited for.
     forgotten_at: Time,
 }
@@ -90,6 +94,7 @@ impl Pulls {
         let bounds = Bounds { batch: settings.max_batch, bytes: settings.max_bytes, expires: settings.pull_expires };
         Self {
             open: vec![],
+            left: 0,
             allowance: 0,
             received: 0,
             bounds,
@@ -114,10 +119,9 @@ impl Pulls {
             let request = Request { batch: 1, max_bytes: None, expires: self.bounds.expires };
             return (self.open.is_empty() && self.allowance > self.received).then_some(request);
         }
-        let open: u64 = self.open.iter().map(|pull| pull.left).sum();
-        let wanted = self.allowance.saturating_sub(self.received.saturating_add(open));
+        let wanted = self.allowance.saturating_sub(self.received.saturating_add(self.left));
         // One behind the request that is being served is worth its while when it asks for as much.
-        let worthwhile = if self.open.is_empty() { wanted > 0 } else { wanted >= open.max(1) };
+        let worthwhile = if self.open.is_empty() { wanted > 0 } else { wanted >= self.left.max(1) };
         worthwhile.then(|| Request {
             batch: wanted.min(self.bounds.batch),
             max_bytes: Some(self.bounds.bytes),
@@ -128,23 +132,19 @@ impl Pulls {
     /// Notes that a request has been handed to the socket.
     pub(super) fn asked(&mut self, now: Time, token: u64, request: Request, margin: Duration) {
         let forgotten_at = now.after(request.expires).after(margin);
-        self.open.push(Pull { token, left: request.batch, served: 0, forgotten_at });
+        self.left += request.batch;
+        self.open.push(Pull { token, batch: request.batch, forgotten_at });
     }
 
-    /// Counts a message that is on its way to the core. It belongs to whichever request: one that is over does not make it
-    /// less of a delivery.
-    pub(super) fn received(&mut self, token: u64) {
+    /// Counts a message that is on its way to the core, whichever request it answers: one that is over does not make it less
+    /// of a delivery.
+    pub(super) fn received(&mut self) {
         self.received += 1;
         self.pause = PAUSE;
         self.alone = false;
-        if let Some(place) = self.place(token)
-            && let Some(pull) = self.open.get_mut(place)
-        {
-            pull.left = pull.left.saturating_sub(1);
-            pull.served += 1;
-            if pull.left == 0 {
-                self.open.swap_remove(place);
-            }
+        self.left = self.left.saturating_sub(1);
+        if self.left == 0 {
+            self.open.clear();
         }
     }
 
@@ -155,19 +155,23 @@ impl Pulls {
 
     /// Takes the server's word on a request. Sorts the statuses that end one (nats-server, `server/consumer.go`:
     /// `processNextMsgRequest`, `processWaiting`, `loopAndGatherMsgs`).
-    pub(super) fn ended(&mut self, now: Time, token: u64, status: &Status) -> Hint {
+    ///
+    /// `pending` is what the status says of the messages that the request has not brought, `Nats-Pending-Messages`.
+    pub(super) fn ended(&mut self, now: Time, token: u64, status: &Status, pending: Option<u64>) -> Hint {
         let Some(place) = self.place(token) else { return Hint::None };
         let text = status.description.to_ascii_lowercase();
         if status.code == 100 {
             return Hint::None;
         }
         let pull = self.open.swap_remove(place);
+        let others: u64 = self.open.iter().map(|pull| pull.batch).sum();
+        self.left = self.left.saturating_sub(pending.unwrap_or(0)).min(others);
         if matches!(status.code, 404 | 408) || text == "batch completed" {
             return Hint::None;
         }
         if text.starts_with("message size exceeds maxbytes") {
-            // Where it had room for all of its bytes, the message is larger than any request's.
-            self.alone = pull.served == 0;
+            // Where the request had room for all of its bytes, the message is larger than any request's.
+            self.alone = pending == Some(pull.batch);
             return Hint::None;
         }
         self.learn(&text);
@@ -209,6 +213,7 @@ impl Pulls {
     /// Forgets the requests of a connection that is over: a new one asks anew.
     pub(super) fn forget(&mut self) {
         self.open.clear();
+        self.left = 0;
         self.not_before = Time::ZERO;
         self.is_mute = false;
     }
@@ -226,6 +231,7 @@ impl Pulls {
         self.open.retain(|pull| pull.forgotten_at > now);
         let any = self.open.len() < before;
         if any {
+            self.left = self.left.min(self.open.iter().map(|pull| pull.batch).sum());
             self.is_mute = true;
             self.not_before = now.after(MUTE);
         }
@@ -331,10 +337,10 @@ mod tests {
         let mut pulls = pulls(10);
         assert_eq!(ask(&mut pulls, 1).batch, 10);
         assert_eq!(pulls.wanted(Time::ZERO), None);
-        pulls.received(1);
+        pulls.received();
         pulls.allow(11);
         assert_eq!(pulls.wanted(Time::ZERO), None, "one message is not worth a request behind one for nine");
-        assert_eq!(pulls.ended(Time::ZERO, 1, &status(408, "Request Timeout")), Hint::None);
+        assert_eq!(pulls.ended(Time::ZERO, 1, &status(408, "Request Timeout"), Some(9)), Hint::None);
         assert_eq!(ask(&mut pulls, 2).batch, 10);
     }
 
@@ -344,10 +350,10 @@ mod tests {
         ask(&mut pulls, 1);
         pulls.forget();
         assert_eq!(ask(&mut pulls, 2).batch, 2);
-        pulls.received(1);
-        pulls.received(1);
-        pulls.received(1);
-        assert_eq!(pulls.ended(Time::ZERO, 2, &status(408, "Request Timeout")), Hint::None);
+        pulls.received();
+        pulls.received();
+        pulls.received();
+        assert_eq!(pulls.ended(Time::ZERO, 2, &status(408, "Request Timeout"), Some(2)), Hint::None);
         assert_eq!(pulls.wanted(Time::ZERO), None);
     }
 
@@ -355,13 +361,13 @@ mod tests {
     fn a_message_larger_than_a_request_is_fetched_alone() {
         let mut pulls = pulls(5);
         ask(&mut pulls, 1);
-        pulls.received(1);
-        assert_eq!(pulls.ended(Time::ZERO, 1, &status(409, "Message Size Exceeds MaxBytes")), Hint::None);
+        pulls.received();
+        assert_eq!(pulls.ended(Time::ZERO, 1, &status(409, "Message Size Exceeds MaxBytes"), Some(4)), Hint::None);
         assert_eq!(ask(&mut pulls, 2).max_bytes, Some(Settings::default().max_bytes));
-        assert_eq!(pulls.ended(Time::ZERO, 2, &status(409, "Message Size Exceeds MaxBytes")), Hint::None);
+        assert_eq!(pulls.ended(Time::ZERO, 2, &status(409, "Message Size Exceeds MaxBytes"), Some(4)), Hint::None);
         let alone = ask(&mut pulls, 3);
         assert_eq!((alone.batch, alone.max_bytes), (1, None));
-        pulls.received(3);
+        pulls.received();
         assert!(ask(&mut pulls, 4).max_bytes.is_some());
     }
 
@@ -375,7 +381,7 @@ mod tests {
         ] {
             pulls.forget();
             ask(&mut pulls, token);
-            assert_eq!(pulls.ended(Time::ZERO, token, &status(409, text)), Hint::Look(format!("409 {text}")));
+            assert_eq!(pulls.ended(Time::ZERO, token, &status(409, text), None), Hint::Look(format!("409 {text}")));
         }
         pulls.forget();
         let bounded = Request { batch: 7, max_bytes: Some(99), expires: Duration::from_millis(250) };
@@ -388,10 +394,26 @@ mod tests {
         ask(&mut pulls, 1);
         pulls.stop();
         assert!(!pulls.has_stopped());
-        assert_eq!(pulls.ended(Time::ZERO, 1, &status(408, "Request Timeout")), Hint::None);
+        assert_eq!(pulls.ended(Time::ZERO, 1, &status(408, "Request Timeout"), Some(8)), Hint::None);
         assert!(pulls.has_stopped());
         assert!(!pulls.has_stopped(), "it is said once");
         assert_eq!(pulls.wanted(Time::ZERO), None);
+    }
+
+    #[test]
+    fn of_two_requests_the_end_of_one_says_what_the_other_has_left() {
+        let mut pulls = pulls(8192);
+        assert_eq!((ask(&mut pulls, 1).batch, ask(&mut pulls, 2).batch), (4096, 4096));
+        for _ in 0..1000 {
+            pulls.received();
+        }
+        assert_eq!(pulls.ended(Time::ZERO, 1, &status(409, "Message Size Exceeds MaxBytes"), Some(3500)), Hint::None);
+        assert_eq!(pulls.left, 8192 - 1000 - 3500);
+        assert_eq!(pulls.wanted(Time::ZERO), None, "3500 are less than the other brings");
+        for _ in 0..3692 {
+            pulls.received();
+        }
+        assert_eq!(pulls.open.len(), 0, "all that was asked for has come");
     }
 
     #[test]

@@ -149,6 +149,11 @@ fn a_message_with_an_acknowledgement_subject_is_a_message_whatever_its_status_li
     }
     assert_eq!(bench.told.iter().filter(|it| matches!(it, CoreInput::Delivered(_))).count(), 3);
     assert_eq!(bench.count("MSG.NEXT"), 1, "the request goes on");
+    for _ in 0..2 {
+        bench.receive(pull, Some(REPLY), None, b"{}");
+    }
+    bench.handle(Input::Allow { deliveries: 6 });
+    assert_eq!(bench.count("MSG.NEXT"), 2, "it has brought all that was asked for");
 }
 
 #[test]
@@ -337,7 +342,7 @@ fn a_consumer_that_was_changed_or_deleted_is_told() {
 #[test]
 fn a_payload_that_was_kept_back_is_read_from_the_stream() {
     let mut bench = Bench::new(5);
-    let to = Address::Inbox(bench.sent("MSG.NEXT").reply.expect("a pull request is answered"));
+    let to = Address::Published;
     let headers = vec![("Nats-Msg-Size".into(), "9".to_owned())];
     let received_at = WallTime::from_millis(1);
     let message = Message { to, reply: Some(REPLY.into()), status: None, headers, payload: vec![], received_at };
