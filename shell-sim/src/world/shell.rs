@@ -263,7 +263,10 @@ impl Driver {
                 world.saw(&Observation::Heard { processor, sequence: exhausted.stream_sequence });
             }
             Input::Stale(stale) => world.saw(&Observation::StaleSummary { processor, key: &stale.session.key() }),
-            Input::Woken | Input::Consumer(_) | Input::Drain | Input::DeliveriesStopped => {}
+            Input::Consumer(consumer) => {
+                world.saw(&Observation::ConsumerLearnt { processor, heartbeat: consumer.ack_wait / 3 });
+            }
+            Input::Woken | Input::Drain | Input::DeliveriesStopped => {}
         }
         #[cfg(feature = "planted-bugs")]
         if let Input::Delivered(delivery) = &input
