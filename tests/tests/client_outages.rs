@@ -100,7 +100,8 @@ async fn ends_without_their_payload_are_not_terminated() -> Outcome {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_wait_while_the_account_is_full() -> Outcome {
-    let config = "accounts { A { jetstream { max_file: 3MB }, users: [ { user: a, password: a } ] } }\nno_auth_user: a\n";
+    let config =
+        "accounts { A { jetstream { max_file: 3MB }, users: [ { user: a, password: a } ] } }\nno_auth_user: a\n";
     let options = NatsOptions { config: config.to_owned(), login: None };
     let world = TestWorld::start_as(StoreOf::AllWorlds, options).await?;
     let arguments = ["--quiet-period", "100ms", "--ack-wait", "3s", "--retry-timeout", "2s", "--nak-delay", "100ms"];
@@ -113,7 +114,11 @@ async fn calls_wait_while_the_account_is_full() -> Outcome {
     }
     let processor = started(&world.processor("run").arguments(arguments)).await?;
     wait_until("it is told that nothing can be announced", LONG, || async {
-        if processor.logs().contains("10002") || processor.logs().contains("10047") { Ok(()) } else { Err(processor.logs()) }
+        if processor.logs().contains("10002") || processor.logs().contains("10047") {
+            Ok(())
+        } else {
+            Err(processor.logs())
+        }
     })
     .await?;
     // Longer than every retry timeout and all deliveries together.

@@ -11,6 +11,7 @@ mod mongo;
 mod nats;
 mod operator;
 mod shell;
+mod store_socket;
 mod tape;
 mod transcriber;
 pub(crate) mod watch;
@@ -511,6 +512,10 @@ impl World {
             world.start(processor);
             world.mended();
         });
+    }
+
+    fn is_frozen(&self, processor: usize) -> bool {
+        self.processes.get(processor).is_some_and(|process| process.borrow().frozen > 0)
     }
 
     pub(crate) fn is_doomed(&self, processor: usize) -> bool {

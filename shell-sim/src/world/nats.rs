@@ -24,6 +24,7 @@ use transcript_core::{
 
 use super::{World, faults::Point, link::Link, operator, shell::Event as ProcessEvent};
 use crate::{
+    bug::Bug,
     observation::{Fate, Observation},
     plan::{Moment, Server},
     runtime::{Bell, Queue},
@@ -301,6 +302,8 @@ struct State {
     connection: Option<Rc<Connection>>,
     id: Option<ClientId>,
     outbox: VecDeque<Frame>,
+    /// The last pull request; for a planted bug only.
+    last_pull: Option<Frame>,
 }
 
 impl NatsClient {
@@ -372,6 +375,9 @@ impl NatsClient {
     /// Sends now, or after the next connect.
     pub(super) fn send(&self, frame: Frame) {
         let mut state = self.state.borrow_mut();
+        if self.world.has_bug(Bug::StandstillPulls) && frame.subject.contains(".CONSUMER.MSG.NEXT.") {
+            state.last_pull = Some(frame.clone());
+        }
         let Some(connection) = state.connection.clone() else {
             state.outbox.push_back(frame);
             return;
@@ -388,6 +394,11 @@ impl NatsClient {
             disconnect(&self.world, connection);
             return self.lose(connection, Known::Over);
         };
+        if self.world.has_bug(Bug::StandstillPulls) && received.status.is_some() && self.world.is_frozen(self.processor)
+        {
+            let again = self.state.borrow().last_pull.clone();
+            again.into_iter().for_each(|frame| self.send(frame));
+        }
         let to = match &received.subject {
             _ if token == ADVISORIES => Address::Advisories,
             Some(_) => Address::Published,

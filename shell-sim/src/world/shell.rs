@@ -1,6 +1,7 @@
 //! A processor's process: the very core that production runs, and a shell that does what the real one does.
 //!
-//! It differs from `transcript-processor` in one thing: nothing is batched. Each effect is its own request.
+//! Its requests to NATS are not those of `transcript-processor`: nothing is batched there. MongoDB is asked by the very
+//! client that production runs.
 
 use std::{
     cell::{Cell, RefCell},
@@ -12,19 +13,22 @@ use std::{
 
 use jetstream_model::wire;
 use smol::future;
-use transcript_client::jetstream::{self, Address, JetStream};
-use transcript_core::{
-    Delivery, Effect, Failure, FailureKind, Input, Output, Processor, Report, Time, WakeUp, WallTime, ids::EffectId,
-    summary::Summary,
+use transcript_client::{
+    jetstream::{self, Address, JetStream},
+    mongodb::{Load, Mark, Request},
 };
+use transcript_core::{Delivery, Effect, Input, Output, Processor, Report, Time, WakeUp, WallTime, ids::EffectId};
 
-use super::{World, faults::Point, finders, mongo::MongoClient, nats, nats::NatsClient, tape::ProcessTape};
+use super::{
+    World, faults::Point, finders, mongo::MongoClient, nats, nats::NatsClient, store_socket::StoreSocket,
+    tape::ProcessTape,
+};
 use crate::{
     bug::Bug,
     observation::{Ending, Observation},
     plan::{Kind, Moment, millis},
     runtime::{Queue, Slot},
-    store::{self, Command, Durability, StoreError},
+    store::{self, Command, StoreError},
 };
 
 /// How long the broker keeps a pull request here, and how often the consumer is looked at: longer than in production, because
@@ -33,6 +37,9 @@ const PULL_EXPIRES: Duration = Duration::from_secs(3);
 const CONSUMER_EVERY: Duration = Duration::from_secs(60);
 /// What the planted bug of the client's buffer asks for beyond what there is room for.
 const PREFETCH: u64 = 200;
+
+/// How long the planted bugs about pull requests wait for the end of one.
+const FOR_EVER: Duration = Duration::from_secs(1 << 30);
 
 /// Something that happened to a process.
 pub(super) enum Event {
@@ -60,11 +67,12 @@ pub(super) struct Handles {
 /// What the parts of a process share.
 pub(super) struct Shared {
     pub(super) world: Rc<World>,
-    processor: usize,
-    started: Time,
+    pub(super) processor: usize,
+    pub(super) started: Time,
     pub(super) events: Rc<Queue<Event>>,
     nats: Rc<NatsClient>,
-    mongo: Rc<MongoClient>,
+    pub(super) mongo: Rc<MongoClient>,
+    pub(super) store: StoreSocket,
     answer_timeout: Duration,
     /// It has been told to take no more work.
     draining: Cell<bool>,
@@ -77,6 +85,8 @@ struct Driver {
     shared: Rc<Shared>,
     core: Rc<RefCell<Processor>>,
     client: JetStream,
+    /// Whether the client was told of a connection; for planted bugs only.
+    knows_connection: bool,
     /// What the client has told the core, and the core has not been told.
     told: VecDeque<Input>,
     /// Messages that wait for room; for the planted bug of the client's buffer only.
@@ -105,6 +115,7 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
         events: Rc::clone(&events),
         nats: Rc::clone(&nats),
         mongo: Rc::clone(&mongo),
+        store: StoreSocket::new(options.core().request_timeout),
         answer_timeout: options.core().request_timeout,
         draining: Cell::new(false),
         tape: begin_tape(world, processor),
@@ -120,6 +131,7 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
         name: format!("processor {processor}").into(),
         answer_timeout: shared.answer_timeout,
         pull_expires: PULL_EXPIRES,
+        pull_margin: pull_margin(world),
         consumer_every: CONSUMER_EVERY,
         ..jetstream::Settings::default()
     };
@@ -127,6 +139,7 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
         shared,
         core,
         client: JetStream::new(settings),
+        knows_connection: false,
         told: VecDeque::new(),
         held: VecDeque::new(),
         #[cfg(feature = "planted-bugs")]
@@ -134,6 +147,11 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
     };
     world.spawn_on(processor, driver.run());
     Handles { events, nats, mongo, core: kept, ack_wait }
+}
+
+fn pull_margin(world: &World) -> Duration {
+    let keeps = world.has_bug(Bug::SilentPullKept) || world.has_bug(Bug::PullsKeptOverReconnect);
+    if keeps { FOR_EVER } else { jetstream::Settings::default().pull_margin }
 }
 
 fn new_core(world: &World) -> Processor {
@@ -160,7 +178,7 @@ fn calendar_of(world: &World, processor: usize) -> WallTime {
 
 impl Shared {
     /// The core's time: since the process started.
-    fn time(&self) -> Time {
+    pub(super) fn time(&self) -> Time {
         Time::from_micros(self.world.clock.now().since(self.started).as_micros().try_into().unwrap_or(u64::MAX))
     }
 
@@ -173,7 +191,7 @@ impl Shared {
         self.draining.get()
     }
 
-    fn report(&self, effect: EffectId, report: Report) {
+    pub(super) fn report(&self, effect: EffectId, report: Report) {
         self.events.push(Event::Core(Input::Reported { effect, report }));
     }
 
@@ -185,12 +203,12 @@ impl Shared {
         future::or(async { Some(answer.await) }, late).await
     }
 
-    pub(super) async fn store(&self, command: Command, sent: Option<Sent>) -> Result<store::Answer, StoreError> {
+    pub(super) async fn run(&self, command: Command, sent: Option<Sent>) -> Result<store::Answer, StoreError> {
         self.within(self.mongo.run(command, sent)).await.unwrap_or(Err(StoreError::TimedOut))
     }
 }
 
-type Sent = Rc<Slot<Result<store::Answer, StoreError>>>;
+pub(super) type Sent = Rc<Slot<Result<store::Answer, StoreError>>>;
 
 impl Driver {
     async fn run(mut self) {
@@ -235,9 +253,17 @@ impl Driver {
         let now = self.shared.time();
         match event {
             Event::Core(input) => self.handle(input),
-            Event::Nats(input) => self.client.handle(now, input),
+            // The first connection is told, and nothing of it afterwards.
+            Event::Nats(_) if self.knows_connection && self.has_bug(Bug::PullsKeptOverReconnect) => {}
+            Event::Nats(input) => {
+                self.knows_connection = true;
+                self.client.handle(now, input);
+            }
             Event::Received { to, received } => {
-                let message = nats::message(to, received, self.shared.calendar());
+                let mut message = nats::message(to, received, self.shared.calendar());
+                if self.has_bug(Bug::DuplicateCountsAsPublished) {
+                    message.payload = without_duplicate(message.payload);
+                }
                 if let Some(reply) = message.reply.as_ref() {
                     let processor = self.shared.processor;
                     self.shared.world.saw(&Observation::Arrived { processor, reply });
@@ -418,63 +444,16 @@ impl Driver {
         #[cfg(feature = "planted-bugs")]
         self.misbehave(&effect);
         let shared = Rc::clone(&self.shared);
-        let processor = shared.processor;
-        let world = Rc::clone(&shared.world);
         match effect {
-            Effect::Count { session_id } => {
-                let command = Command::Count { sessions: vec![session_id] };
-                let sent = shared.mongo.try_send(&command);
-                world.spawn_on(processor, async move {
-                    let report = match shared.store(command, sent).await {
-                        Ok(store::Answer::Counts(counts)) => {
-                            Report::Counted { segments: counts.first().copied().unwrap_or(0) }
-                        }
-                        other => failed(&other),
-                    };
-                    shared.report(id, report);
-                });
+            Effect::Count { session_id } => shared.store.ask(&shared, id, Request::Count { session_id }),
+            Effect::Load { session_id, after, limit, max_bytes, counted } => {
+                let load = Load { session_id, after, limit, max_bytes, counted };
+                shared.store.ask(&shared, id, Request::Load(load));
             }
-            Effect::Load { session_id, after, limit, max_bytes, counted: _ } => {
-                let command = Command::Load { session_id, after, limit, max_bytes };
-                let sent = shared.mongo.try_send(&command);
-                world.spawn_on(processor, async move {
-                    let report = match shared.store(command, sent).await {
-                        Ok(store::Answer::Page(page)) => Report::Loaded(page),
-                        other => failed(&other),
-                    };
-                    shared.report(id, report);
-                });
-            }
-            Effect::Save { summary } => {
-                let command = Command::Save { summary: Arc::clone(&summary), durability: Durability::Journal };
-                let sent = shared.mongo.try_send(&command);
-                world.spawn_on(processor, async move {
-                    let report = save(&shared, summary, command, sent).await;
-                    shared.report(id, report);
-                });
-            }
-            Effect::Check { key } => {
-                let command = Command::Read { key };
-                let sent = shared.mongo.try_send(&command);
-                world.spawn_on(processor, async move {
-                    let report = match shared.store(command, sent).await {
-                        Ok(store::Answer::Stored(stored)) => Report::Checked(stored),
-                        other => failed(&other),
-                    };
-                    shared.report(id, report);
-                });
-            }
+            Effect::Save { summary } => shared.store.ask(&shared, id, Request::Save { summary }),
+            Effect::Check { key } => shared.store.ask(&shared, id, Request::Check { key }),
             Effect::Mark { key, announcement, segments, notified } => {
-                let durability = Durability::Journal;
-                let command = Command::Mark { key, announcement, segments, notified, durability };
-                let sent = shared.mongo.try_send(&command);
-                world.spawn_on(processor, async move {
-                    let report = match shared.store(command, sent).await {
-                        Ok(store::Answer::Marked) => Report::Marked,
-                        other => failed(&other),
-                    };
-                    shared.report(id, report);
-                });
+                shared.store.ask(&shared, id, Request::Mark(Mark { key, announcement, segments, notified }));
             }
             effect @ (Effect::Publish { .. }
             | Effect::DeadLetter { .. }
@@ -517,29 +496,13 @@ impl Driver {
     }
 }
 
-/// The upsert, a second one where it lost a race, and then what is stored now: three commands, as in the real shell.
-async fn save(shared: &Shared, summary: Arc<Summary>, command: Command, sent: Option<Sent>) -> Report {
-    let key = summary.key.clone();
-    let mut saved = shared.store(command, sent).await;
-    if saved == Err(StoreError::DuplicateKey) {
-        saved = shared.store(Command::Save { summary, durability: Durability::Journal }, None).await;
+/// A publish acknowledgement that does not say that the message is a duplicate.
+fn without_duplicate(payload: Vec<u8>) -> Vec<u8> {
+    match String::from_utf8(payload) {
+        Ok(text) => text
+            .replace(r#""duplicate":true"#, r#""duplicate":false"#)
+            .replace(r#""duplicate": true"#, r#""duplicate":false"#)
+            .into_bytes(),
+        Err(error) => error.into_bytes(),
     }
-    if saved.is_err() {
-        return failed(&saved);
-    }
-    match shared.store(Command::Read { key }, None).await {
-        Ok(store::Answer::Stored(Some(stored))) => Report::Saved(stored),
-        Ok(_) | Err(_) => failure(FailureKind::Busy, "the summary could not be read back"),
-    }
-}
-
-fn failed(answer: &Result<store::Answer, StoreError>) -> Report {
-    match answer {
-        Ok(_) => failure(FailureKind::Busy, "an answer of another kind"),
-        Err(error) => Report::Failed((*error).into()),
-    }
-}
-
-fn failure(kind: FailureKind, detail: &str) -> Report {
-    Report::Failed(Failure { kind, detail: detail.to_owned() })
 }

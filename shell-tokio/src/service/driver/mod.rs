@@ -7,13 +7,13 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 use transcript_client::jetstream::{self, Frame, JetStream, Note};
+use transcript_client::mongodb::{Load, Mark, Request};
 use transcript_core::{
     Acknowledgement, Done, Effect, EffectKind, FailureKind, Input, Notice, Output, Processor, Report, Server, Time,
     ids::{EffectId, Key},
 };
 
-use super::{clock::Clock, nats::Socket, record::Tape, watchdog::Turns};
-use crate::store::{Load, Mark, Store};
+use super::{clock::Clock, mongodb::Store, nats::Socket, record::Tape, watchdog::Turns};
 
 /// The most inputs that are taken at once.
 const INPUTS: usize = 256;
@@ -261,14 +261,15 @@ struct WakeUps {
 impl Servers for RealServers {
     fn perform(&mut self, id: EffectId, effect: Effect) {
         match effect {
-            Effect::Count { session_id } => self.store.count(id, session_id),
+            Effect::Count { session_id } => self.store.ask(id, Request::Count { session_id }),
             Effect::Load { session_id, after, limit, max_bytes, counted } => {
-                self.store.load(id, Load { session_id, after, limit, max_bytes, counted });
+                let load = Load { session_id, after, limit, max_bytes, counted };
+                self.store.ask(id, Request::Load(load));
             }
-            Effect::Save { summary } => self.store.save(id, summary),
-            Effect::Check { key } => self.store.check(id, key),
+            Effect::Save { summary } => self.store.ask(id, Request::Save { summary }),
+            Effect::Check { key } => self.store.ask(id, Request::Check { key }),
             Effect::Mark { key, announcement, segments, notified } => {
-                self.store.mark(id, Mark { key, announcement, segments, notified });
+                self.store.ask(id, Request::Mark(Mark { key, announcement, segments, notified }));
             }
             Effect::Publish { .. }
             | Effect::DeadLetter { .. }
