@@ -92,6 +92,16 @@ pub struct NatsConnection {
     pub client: Client,
     /// Changes with every event of the connection.
     pub events: watch::Receiver<ConnectionEvents>,
+    /// What the subjects of JetStream's API begin with.
+    pub api_prefix: String,
+}
+
+impl From<Client> for NatsConnection {
+    /// A connection of which no events are told: changes are seen a little later.
+    fn from(client: Client) -> Self {
+        let (_, events) = watch::channel(ConnectionEvents::default());
+        Self { client, events, api_prefix: "$JS.API".to_owned() }
+    }
 }
 
 /// What has happened to a connection, counted; the numbers go round.
@@ -121,7 +131,7 @@ pub async fn connect_nats(
     let options = options(args, counter, refusals).await?;
     let mut last = None;
     match tokio::time::timeout(within, first_connection(&options, &servers, &mut last)).await {
-        Ok(Ok(client)) => Ok(NatsConnection { client, events }),
+        Ok(Ok(client)) => Ok(NatsConnection { client, events, api_prefix: args.js_api_prefix() }),
         Ok(Err(source)) => Err(ConnectError::Nats { url, source }),
         Err(_elapsed) => Err(match last {
             Some(source) => ConnectError::Nats { url, source },

@@ -107,7 +107,7 @@ pub async fn run(
     // What is lost while it runs is made as it was.
     (request.defaults, request.api) = (report.values, Api::Known);
     let processor = Processor::new(core_settings(args, &report.values))?;
-    drive(connection, permissions.api_prefix, &jetstream, &database, args, &request, processor, &mut signals).await
+    drive(connection, &jetstream, &database, args, &request, processor, &mut signals).await
 }
 
 /// Drives this core, on servers that are set up as `request` says, until it has drained or is stopped.
@@ -117,7 +117,6 @@ pub async fn run(
 /// The connection to NATS is closed, or it was stopped.
 pub async fn drive(
     connection: NatsConnection,
-    api_prefix: String,
     jetstream: &jetstream::Context,
     database: &Database,
     args: &RunArgs,
@@ -125,7 +124,7 @@ pub async fn drive(
     processor: Processor,
     signals: &mut mpsc::UnboundedReceiver<Signal>,
 ) -> Result<(), RunError> {
-    let NatsConnection { client, events } = connection;
+    let NatsConnection { client, events, api_prefix } = connection;
     let values = request.settings.or(request.defaults);
     let (reports, inputs) = mpsc::unbounded_channel();
     let (received, nats) = mpsc::unbounded_channel();
