@@ -16,7 +16,7 @@ use mongodb::{
     },
 };
 use thiserror::Error;
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 
 use crate::{
     cli::{MongodbArgs, NatsArgs},
@@ -85,6 +85,34 @@ pub enum ConnectError {
     },
 }
 
+/// A connection to NATS, and what becomes of it.
+#[derive(Debug, Clone)]
+pub struct NatsConnection {
+    /// The client.
+    pub client: Client,
+    /// Changes with every event of the connection.
+    pub events: watch::Receiver<ConnectionEvents>,
+    /// What the subjects of JetStream's API begin with.
+    pub api_prefix: String,
+}
+
+impl From<Client> for NatsConnection {
+    /// A connection of which no events are told: changes are seen a little later.
+    fn from(client: Client) -> Self {
+        let (_, events) = watch::channel(ConnectionEvents::default());
+        Self { client, events, api_prefix: "$JS.API".to_owned() }
+    }
+}
+
+/// What has happened to a connection, counted; the numbers go round.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ConnectionEvents {
+    /// Events of any kind.
+    pub events: u32,
+    /// Attempts to connect that failed.
+    pub failed_attempts: u32,
+}
+
 /// Connects to NATS. The first connection is tried for `within`; afterwards a lost one is made anew for ever. `refusals` is
 /// told what the server refuses.
 ///
@@ -92,13 +120,18 @@ pub enum ConnectError {
 ///
 /// A file or an address that cannot be used and a server that does not let us in are reported at once; a server that
 /// cannot be reached when `within` is over.
-pub async fn connect_nats(args: &NatsArgs, within: Duration, refusals: &Refusals) -> Result<Client, ConnectError> {
+pub async fn connect_nats(
+    args: &NatsArgs,
+    within: Duration,
+    refusals: &Refusals,
+) -> Result<NatsConnection, ConnectError> {
     let url = args.url.to_string();
     let servers = args.url.servers().map_err(|source| ConnectError::NatsUrl { url: url.clone(), source })?;
-    let options = options(args, refusals).await?;
+    let (counter, events) = watch::channel(ConnectionEvents::default());
+    let options = options(args, counter, refusals).await?;
     let mut last = None;
     match tokio::time::timeout(within, first_connection(&options, &servers, &mut last)).await {
-        Ok(Ok(client)) => Ok(client),
+        Ok(Ok(client)) => Ok(NatsConnection { client, events, api_prefix: args.js_api_prefix() }),
         Ok(Err(source)) => Err(ConnectError::Nats { url, source }),
         Err(_elapsed) => Err(match last {
             Some(source) => ConnectError::Nats { url, source },
@@ -197,12 +230,16 @@ async fn first_connection(
     }
 }
 
-async fn options(args: &NatsArgs, refusals: &Refusals) -> Result<ConnectOptions, ConnectError> {
+async fn options(
+    args: &NatsArgs,
+    counter: watch::Sender<ConnectionEvents>,
+    refusals: &Refusals,
+) -> Result<ConnectOptions, ConnectError> {
     let mut options = ConnectOptions::new()
         .name(NAME)
         .ping_interval(PING_INTERVAL)
         .reconnect_delay_callback(reconnect_delay)
-        .event_callback(log_events(args.url.to_string(), refusals.clone()))
+        .event_callback(log_events(args.url.to_string(), counter, refusals.clone()))
         .require_tls(args.require_tls || args.tls_ca.is_some() || args.tls_cert.is_some());
     if let Some(path) = &args.creds {
         let creds = read_file("--nats-creds", path).await?;
@@ -257,8 +294,12 @@ fn reconnect_delay(attempts: usize) -> Duration {
     }
 }
 
-/// Logs what becomes of the connection. While there is none, each attempt fails in the same way: only the first is told.
-fn log_events(url: String, refusals: Refusals) -> impl Fn(Event) -> future::Ready<()> + Send + Sync + 'static {
+/// Counts and logs what becomes of the connection. While there is none, each attempt fails in the same way: only the first is told.
+fn log_events(
+    url: String,
+    counter: watch::Sender<ConnectionEvents>,
+    refusals: Refusals,
+) -> impl Fn(Event) -> future::Ready<()> + Send + Sync + 'static {
     let told = AtomicBool::new(false);
     move |event| {
         if let Event::ServerError(ServerError::Other(error)) = &event
@@ -267,6 +308,10 @@ fn log_events(url: String, refusals: Refusals) -> impl Fn(Event) -> future::Read
             return future::ready(());
         }
         let is_error = matches!(event, Event::ClientError(_));
+        counter.send_modify(|counted| {
+            counted.events = counted.events.wrapping_add(1);
+            counted.failed_attempts = counted.failed_attempts.wrapping_add(u32::from(is_error));
+        });
         if is_error && told.swap(is_error, Ordering::Relaxed) {
             tracing::debug!("NATS: {event}");
         } else {

@@ -8,12 +8,12 @@ use std::{
     time::Duration,
 };
 
-use async_nats::{Client, jetstream};
+use async_nats::jetstream;
 use mongodb::Database;
 use transcript_core::event::SessionEnded;
 use transcript_processor::{
     cli::{AuditArgs, Cli, Command, DeadLettersCommand, NatsArgs, SetupArgs, ShowArgs, Which},
-    connect::{connect_mongodb, connect_nats},
+    connect::{NatsConnection, connect_mongodb, connect_nats},
     logging,
     operate::audit::{self, Incomplete, Options, Progress, Remedy, SESSIONS_A_PASS},
     operate::dead_letters::{self, Outcome, Whole},
@@ -112,7 +112,7 @@ async fn command(cli: &Cli, transcripts: &[Transcript]) -> Result<Finding, Box<d
 
 async fn perform(
     cli: &Cli,
-    nats: Option<Client>,
+    nats: Option<NatsConnection>,
     refusals: &Refusals,
     database: &Database,
     transcripts: &[Transcript],
@@ -123,7 +123,7 @@ async fn perform(
         }
         return Ok(Finding::Good);
     };
-    let (js, api) = jetstream_of(&cli.nats, &nats);
+    let (js, api) = jetstream_of(&cli.nats, &nats.client);
     match &cli.command {
         Command::Run(args) => {
             let permissions = Permissions { refusals, api_prefix: cli.nats.js_api_prefix() };
@@ -205,7 +205,7 @@ fn read_transcripts(command: &Command) -> Result<Transcripts, Box<dyn Error>> {
 }
 
 /// The JetStream that is meant.
-fn jetstream_of(args: &NatsArgs, client: &Client) -> (jetstream::Context, Api) {
+fn jetstream_of(args: &NatsArgs, client: &async_nats::Client) -> (jetstream::Context, Api) {
     match (&args.js_domain, &args.js_api_prefix) {
         (Some(domain), _) => (jetstream::with_domain(client.clone(), domain), Api::Named),
         (None, Some(prefix)) => (jetstream::with_prefix(client.clone(), prefix), Api::Named),

@@ -240,10 +240,9 @@ async fn a_summary_step_that_panics_ends_one_call_and_none_beside_it() -> Outcom
     let (signal, mut signals) = mpsc::unbounded_channel();
     let (client, database) = (world.nats.client().await?, world.database().clone());
     let jetstream = world.jetstream.clone();
-    let running =
-        tokio::spawn(
-            async move { run::drive(client, &jetstream, &database, &args, &request, core, &mut signals).await },
-        );
+    let running = tokio::spawn(async move {
+        run::drive(client.into(), &jetstream, &database, &args, &request, core, &mut signals).await
+    });
     let mut all = calls("call", 1000)?;
     all[500].segments[1].text = Bug::PANIC.to_owned();
     end(&world.app(), &all).await?;
