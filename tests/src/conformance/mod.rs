@@ -16,6 +16,8 @@
 //! - A disagreement counts when it was seen three times: what a busy machine does once is no property of the server.
 
 pub mod compare;
+pub mod exchange;
+pub mod fixtures;
 pub mod model;
 pub mod real;
 mod record;

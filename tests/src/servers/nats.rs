@@ -24,6 +24,8 @@ pub struct NatsServer {
 pub struct NatsOptions {
     /// Lines added to the configuration file.
     pub config: String,
+    /// Settings added to the block of JetStream.
+    pub jetstream: String,
     /// Who may connect, where the configuration says that not everybody may.
     pub login: Option<Login>,
 }
@@ -170,7 +172,9 @@ fn configure(place: Place<'_>, options: &NatsOptions, jetstream: JetStream) -> i
     let Place { directory, port } = place;
     let store = directory.join("store");
     let jetstream = match jetstream {
-        JetStream::Enabled => format!("jetstream {{ store_dir: \"{}\" }}\n", store.display()),
+        JetStream::Enabled => {
+            format!("jetstream {{\n store_dir: \"{}\"\n {}\n}}\n", store.display(), options.jetstream)
+        }
         JetStream::Disabled => String::new(),
     };
     let name = server_name(port);
