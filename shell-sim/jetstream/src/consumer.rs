@@ -263,10 +263,14 @@ impl Consumer {
         self.saved.apply(now, Change::Delivered { consumer_seq, stream_seq, deliveries, since, max_deliver });
     }
 
-    fn advise_pause(&self, ctx: &mut Context<'_>) {
-        let (stream, consumer) = (self.stream.clone(), self.config.name.clone());
+    pub(super) fn advise_pause(&self, ctx: &mut Context<'_>) {
         let (until_nanos, left) = (self.config.pause_until_nanos, self.pause_left(ctx.now));
-        let kind = AdvisoryKind::Pause(Pause { until_nanos, left });
+        self.advise_of_itself(AdvisoryKind::Pause(Pause { until_nanos, left }), ctx);
+    }
+
+    /// Tells something that is about no message.
+    pub(super) fn advise_of_itself(&self, kind: AdvisoryKind, ctx: &mut Context<'_>) {
+        let (stream, consumer) = (self.stream.clone(), self.config.name.clone());
         ctx.advisories.push(Advisory { stream, consumer, stream_seq: 0, deliveries: 0, kind });
     }
 

@@ -103,6 +103,15 @@ pub struct Tuning {
     pub age_lag: Duration,
 }
 
+/// What a stream does with a status in the first line of the header block of a message, which any publisher can write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StatusLines {
+    /// It is removed: nats-server 2.14 and later, for what is stored from then on.
+    Removed,
+    /// It is stored and delivered: nats-server before 2.14.
+    Kept,
+}
+
 /// One nats-server with JetStream.
 #[derive(Debug, Clone)]
 pub struct Broker {
@@ -112,6 +121,7 @@ pub struct Broker {
     streams: BTreeMap<Arc<str>, Stream>,
     clients: Clients,
     room: Room,
+    status_lines: StatusLines,
     advised: u64,
     /// When the first timer of a stream fires.
     due: Option<Stamp>,
@@ -130,10 +140,17 @@ impl Broker {
             streams,
             clients,
             room: Room::default(),
+            status_lines: StatusLines::Removed,
             advised: 0,
             due: None,
             out: VecDeque::new(),
         }
+    }
+
+    /// The same server, which keeps the status lines of stored messages or does not.
+    #[must_use]
+    pub fn with_status_lines(self, status_lines: StatusLines) -> Self {
+        Self { status_lines, ..self }
     }
 
     /// Changes the lateness of the timers that are set from now on.
@@ -248,6 +265,12 @@ impl Broker {
             }),
             Request::Api { reply, call } => {
                 let kind = call.kind();
+                if let ApiCall::ResetConsumer { stream, consumer, .. } = &*call
+                    && !self.streams.get(stream).is_some_and(|stream| stream.has_consumer(consumer))
+                {
+                    // Each consumer listens to this call itself: where there is none, nobody answers.
+                    return;
+                }
                 let message = match self.call(now, *call) {
                     Ok(answer) => Message::Answer { call: kind, answer },
                     Err(error) => Message::Refused { call: kind, error },
@@ -265,6 +288,7 @@ impl Broker {
         headers: &Headers,
         payload: &Arc<[u8]>,
     ) {
+        let status_lines = self.status_lines;
         self.with(now, |streams, ctx| {
             let listeners = ctx.clients.listeners(subject);
             let heard = !listeners.is_empty();
@@ -273,10 +297,16 @@ impl Broker {
                 ctx.send(to, Message::Core { subject, headers, payload });
             }
             let answer = match streams.values_mut().find(|stream| stream.config.captures(subject)) {
-                Some(stream) => stream.publish(subject, headers.clone(), payload.clone(), ctx).map_or_else(
-                    |error| Message::PublishRefused { stream: stream.config.name.clone(), error },
-                    Message::PubAck,
-                ),
+                Some(stream) => {
+                    let headers = match status_lines {
+                        StatusLines::Removed => headers.clone().without_status(),
+                        StatusLines::Kept => headers.clone(),
+                    };
+                    match stream.publish(subject, headers, payload.clone(), ctx) {
+                        Ok(ack) => Message::PubAck(ack),
+                        Err(error) => Message::PublishRefused { stream: stream.config.name.clone(), error },
+                    }
+                }
                 None if heard => return,
                 None => Message::NoResponders { subject: subject.clone() },
             };

@@ -230,8 +230,6 @@ pub enum ApiKind {
     ResetConsumer,
     /// `CONSUMER.PAUSE`.
     PauseConsumer,
-    /// A call that the server does not know.
-    Unknown,
 }
 
 impl ApiCall {
@@ -440,6 +438,8 @@ pub struct ApiError {
 pub enum Answer {
     /// A stream as it is now.
     Stream(Box<StreamInfo>),
+    /// A new stream.
+    Created(Box<StreamInfo>),
     /// A consumer as it is now.
     Consumer(Box<ConsumerInfo>),
     /// A stored message.
@@ -470,7 +470,7 @@ pub struct StreamInfo {
     pub messages: u64,
     /// Bytes stored, as the server's file store counts them.
     pub bytes: u64,
-    /// The first sequence stored; one more than the last where none is.
+    /// The first sequence stored; one more than the last where none is; zero where none ever was.
     pub first_seq: u64,
     /// The last sequence given.
     pub last_seq: u64,

@@ -106,7 +106,12 @@ struct Got {
 impl Got {
     fn shown(&self) -> String {
         let Self { sid, subject, reply, block, payload } = self;
-        format!("{sid} {subject} {} [{}] {}", masked_reply(reply), block.escape_ascii(), masked(payload))
+        let block = block.escape_ascii().to_string();
+        let block = match block.split_once("Nats-Subject: ") {
+            Some((before, subject)) => format!("{before}Nats-Subject: {}", masked_reply(subject)),
+            None => block,
+        };
+        format!("{sid} {subject} {} [{block}] {}", masked_reply(reply), masked(payload))
     }
 }
 
@@ -119,12 +124,12 @@ fn masked_reply(reply: &str) -> String {
     tokens.join(".")
 }
 
-/// Times, the ids of advisories and what is left of a pause.
+/// Times, the ids of advisories, the server's name and what is left of a pause.
 fn masked(payload: &[u8]) -> String {
     let text = String::from_utf8_lossy(payload);
     let mut parts: Vec<&str> = text.split('"').collect();
     for at in 2..parts.len() {
-        let is_id = parts[at - 2] == "id" && parts[at - 1] == ":";
+        let is_id = matches!(parts[at - 2], "id" | "leader") && parts[at - 1] == ":";
         if is_id || is_time(parts[at]) {
             parts[at] = "*";
         } else if parts[at - 1] == "pause_remaining" {
@@ -339,8 +344,11 @@ impl RawClient {
 
     async fn read(&mut self) -> io::Result<FromServer> {
         let mut line = String::new();
-        if self.stream.read_line(&mut line).await? == 0 {
-            return Ok(FromServer::Closed);
+        match self.stream.read_line(&mut line).await {
+            Ok(0) => return Ok(FromServer::Closed),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(FromServer::Closed),
+            Ok(_) => {}
+            Err(error) => return Err(error),
         }
         let words: Vec<&str> = line.split_whitespace().collect();
         let (subject, sid, rest) = match words[..] {
