@@ -23,6 +23,7 @@ pub mod real;
 mod record;
 mod script;
 pub mod steps;
+pub mod table;
 
 pub use self::{
     record::{BrokerEvent, Disagreement, Observation, Record},
