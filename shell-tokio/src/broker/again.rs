@@ -16,7 +16,6 @@ use transcript_core::{
 };
 
 use super::{Requester, publish::Refusal};
-use crate::operate::history::if_there;
 
 /// The longest reason that a header holds, in bytes.
 const LONGEST_REASON: usize = 1024;
@@ -59,7 +58,7 @@ impl Requester {
         }
         let read = original.and_then(|payload| SessionEnded::parse(&payload).ok());
         let known = ended.cloned().or(read).ok_or_else(|| Failure {
-            kind: FailureKind::Rejected,
+            kind: FailureKind::Missing,
             detail: format!("message {stream_sequence} is no longer in the stream, or too large to be kept"),
         })?;
         serde_json::to_vec(&known)
@@ -73,11 +72,10 @@ impl Requester {
         if_there(stream.get_raw_message(stream_sequence).await).map_err(|error| unreadable(&error))
     }
 
-    /// The place of the last message of a subject.
-    pub(super) async fn last_of(&self, subject: &str) -> Result<u64, Failure> {
+    /// The last message of a subject.
+    pub(super) async fn last_of(&self, subject: &str) -> Result<StreamMessage, Failure> {
         let stream = self.stream().await?;
-        let last = stream.get_last_raw_message_by_subject(subject).await.map_err(|error| unreadable(&error))?;
-        Ok(last.sequence)
+        stream.get_last_raw_message_by_subject(subject).await.map_err(|error| unreadable(&error))
     }
 
     async fn stream(&self) -> Result<jetstream::stream::Stream<()>, Failure> {
@@ -87,6 +85,21 @@ impl Requester {
             .get_stream_no_info(TRANSCRIPTION_STREAM)
             .await
             .map_err(|error| Failure { kind: FailureKind::Unreachable, detail: format!("NATS: {error}") })
+    }
+}
+
+/// The client tells only some of the server's answers "no message found" as such.
+fn if_there(
+    message: Result<StreamMessage, jetstream::stream::RawMessageError>,
+) -> Result<Option<StreamMessage>, jetstream::stream::RawMessageError> {
+    use jetstream::{ErrorCode, stream::LastRawMessageErrorKind as Kind};
+    match message {
+        Ok(message) => Ok(Some(message)),
+        Err(error) => match error.kind() {
+            Kind::NoMessageFound => Ok(None),
+            Kind::JetStream(answer) if answer.error_code() == ErrorCode::NO_MESSAGE_FOUND => Ok(None),
+            Kind::JetStream(_) | Kind::InvalidSubject | Kind::Other => Err(error),
+        },
     }
 }
 
