@@ -22,18 +22,18 @@ const BEFORE_ACK: Duration = Duration::from_millis(20);
 /// Kills come at every 10 ms of the first two seconds.
 const KILLS: std::ops::Range<u64> = 0..200;
 
-/// How the worker is written.
+/// When the worker acknowledges a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Habit {
-    AckAfterWork,
-    AckBeforeWork,
-    AckAfterWorkAndReportProgress,
+enum Acknowledges {
+    AfterWork,
+    BeforeWork,
+    AfterWorkWithProgress,
 }
 
 /// What one job's work is.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
-    habit: Habit,
+    acknowledges: Acknowledges,
     work: Duration,
     kill_at: Option<Duration>,
 }
@@ -128,10 +128,10 @@ impl World {
         while let Some(event) = self.broker.poll(self.now) {
             let Event::Send { to, message: Message::Delivery(delivery) } = event else { continue };
             let Some(place) = self.workers.iter().position(|worker| worker.client == to.client) else { continue };
-            let habit = self.plan.habit;
-            let report_at = (habit == Habit::AckAfterWorkAndReportProgress).then(|| self.now + ACK_WAIT / 3);
+            let acknowledges = self.plan.acknowledges;
+            let report_at = (acknowledges == Acknowledges::AfterWorkWithProgress).then(|| self.now + ACK_WAIT / 3);
             let reply = delivery.reply;
-            if habit == Habit::AckBeforeWork {
+            if acknowledges == Acknowledges::BeforeWork {
                 let subject = reply.clone();
                 self.broker.handle(self.now, Input::Request(Request::Ack { subject, body: AckBody::Ack, reply: None }));
             }
@@ -173,7 +173,7 @@ impl World {
         }
         let subject = job.reply.clone();
         self.workers[place].job = None;
-        if self.plan.habit != Habit::AckBeforeWork {
+        if self.plan.acknowledges != Acknowledges::BeforeWork {
             self.handle(Input::Request(Request::Ack { subject, body: AckBody::Ack, reply: None }));
         }
         self.pull(place);
@@ -210,11 +210,11 @@ impl Worker {
     }
 }
 
-fn explore(habit: Habit, work: Duration, kills: bool) -> Findings {
+fn explore(acknowledges: Acknowledges, work: Duration, kills: bool) -> Findings {
     let moments = if kills { KILLS } else { 0..1 };
     moments.fold(Findings::default(), |mut findings, moment| {
         let kill_at = kills.then(|| Duration::from_millis(moment * 10));
-        let (lost, repeated) = World::new(Plan { habit, work, kill_at }).run();
+        let (lost, repeated) = World::new(Plan { acknowledges, work, kill_at }).run();
         findings.runs += 1;
         findings.lost += u64::from(lost > 0);
         findings.repeated += u64::from(repeated > 0);
@@ -225,25 +225,25 @@ fn explore(habit: Habit, work: Duration, kills: bool) -> Findings {
 const QUICK: Duration = Duration::from_millis(300);
 const SLOW: Duration = Duration::from_millis(1_500);
 
-/// The rows of the table: habit, work, whether a worker is killed.
-const ROWS: [(Habit, Duration, bool); 6] = [
-    (Habit::AckAfterWork, QUICK, false),
-    (Habit::AckAfterWork, QUICK, true),
-    (Habit::AckBeforeWork, QUICK, true),
-    (Habit::AckAfterWork, SLOW, false),
-    (Habit::AckAfterWorkAndReportProgress, SLOW, false),
-    (Habit::AckAfterWorkAndReportProgress, SLOW, true),
+/// The rows of the table: acknowledges, work, whether a worker is killed.
+const ROWS: [(Acknowledges, Duration, bool); 6] = [
+    (Acknowledges::AfterWork, QUICK, false),
+    (Acknowledges::AfterWork, QUICK, true),
+    (Acknowledges::BeforeWork, QUICK, true),
+    (Acknowledges::AfterWork, SLOW, false),
+    (Acknowledges::AfterWorkWithProgress, SLOW, false),
+    (Acknowledges::AfterWorkWithProgress, SLOW, true),
 ];
 
 fn main() {
     println!(
         "{:<30} {:>8} {:>7} {:>5} {:>10} {:>14}",
-        "worker", "work ms", "killed", "runs", "lost work", "repeated work"
+        "acknowledges", "work ms", "killed", "runs", "lost work", "repeated work"
     );
-    for (habit, work, kills) in ROWS {
-        let Findings { runs, lost, repeated } = explore(habit, work, kills);
-        let habit = format!("{habit:?}");
-        println!("{habit:<30} {:>8} {kills:>7} {runs:>5} {lost:>10} {repeated:>14}", work.as_millis());
+    for (acknowledges, work, kills) in ROWS {
+        let Findings { runs, lost, repeated } = explore(acknowledges, work, kills);
+        let acknowledges = format!("{acknowledges:?}");
+        println!("{acknowledges:<30} {:>8} {kills:>7} {runs:>5} {lost:>10} {repeated:>14}", work.as_millis());
     }
 }
 
@@ -255,7 +255,7 @@ mod tests {
     fn the_naive_loop_loses_nothing_and_repeats_after_a_kill_or_where_work_is_slow() {
         let found: Vec<(bool, bool)> = ROWS
             .into_iter()
-            .map(|(habit, work, kills)| explore(habit, work, kills))
+            .map(|(acknowledges, work, kills)| explore(acknowledges, work, kills))
             .map(|findings| (findings.lost > 0, findings.repeated > 0))
             .collect();
         let (safe, repeats, loses) = ((false, false), (false, true), (true, false));

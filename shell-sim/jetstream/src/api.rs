@@ -3,8 +3,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
+    call::ApiCall,
     config::{ConsumerConfig, DeliverPolicy, Discard, StreamConfig},
-    message::{Answer, ApiCall, ApiError, Context, Pause},
+    message::{Answer, ApiError, Context, Pause},
     stream::Stream,
     subject,
 };

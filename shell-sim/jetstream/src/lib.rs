@@ -85,6 +85,7 @@ mod ack;
 mod advisory;
 mod again;
 mod api;
+mod call;
 mod clients;
 mod config;
 mod consumer;
@@ -94,6 +95,7 @@ mod headers;
 mod log;
 mod message;
 mod pull;
+mod removal;
 mod saved;
 mod stamp;
 mod stream;
@@ -112,14 +114,14 @@ use std::{
 pub use self::{
     ack::{AckBody, AckSubject, NotAnAckSubject},
     advisory::{Advisory, AdvisoryKind},
+    call::{ApiCall, ApiKind, ConsumerAction, PurgeScope, Which},
     config::{
         ConsumerConfig, DEFAULT_DUPLICATE_WINDOW, DeliverPolicy, Discard, PriorityGroups, PriorityPolicy, StreamConfig,
     },
     headers::Headers,
     message::{
-        Answer, ApiCall, ApiError, ApiKind, ClientId, ConsumerAction, ConsumerInfo, Delivery, Event, Inbox, Input,
-        Message, Pause, PubAck, PurgeScope, Request, Room, SequencePair, Status, StatusHeaders, StoredMessage,
-        StreamInfo, Which,
+        Answer, ApiError, ClientId, ConsumerInfo, Delivery, Event, Inbox, Input, Message, Pause, PubAck, Request, Room,
+        SequencePair, Status, StatusHeaders, StoredMessage, StreamInfo,
     },
     pull::{PriorityRequest, Pull, WhenEmpty},
     subject::matches,

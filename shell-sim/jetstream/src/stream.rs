@@ -5,12 +5,13 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use super::{
     Tuning,
     advisory::AdvisoryKind,
+    call::{ConsumerAction, PurgeScope, Which},
     config::{ConsumerConfig, Discard, StreamConfig},
     consumer::{Consumer, Share},
     duplicates::Duplicates,
     headers::Headers,
     log::{Entry, Log, size_of},
-    message::{Answer, ApiError, ConsumerAction, Context, PubAck, PurgeScope, StoredMessage, StreamInfo, Which},
+    message::{Answer, ApiError, Context, PubAck, StoredMessage, StreamInfo},
     stamp::Stamp,
     subject,
 };

@@ -246,7 +246,8 @@ fn got(sid: u64, message: &Received) -> Got {
 ///
 /// The server is not there, or the connection fails.
 pub async fn real(exchange: &Exchange, expected: &Replies) -> io::Result<Replies> {
-    let server = NatsServer::start_with(options(&exchange.server)).await.map_err(io::Error::other)?;
+    let store = exchange.server.max_file_store.map(|most| format!("max_file_store: {most}")).unwrap_or_default();
+    let server = NatsServer::start_with_jetstream(options(&exchange.server), store).await.map_err(io::Error::other)?;
     let mut client = RawClient::connect(server.process().address()).await?;
     let mut steps: Vec<Vec<Got>> = vec![];
     for (number, sent) in exchange.steps.iter().enumerate() {
@@ -274,11 +275,7 @@ fn options(plan: &ServerPlan) -> NatsOptions {
         format!("accounts {{ TEST: {{ jetstream: {{ max_store: {most} }}, {users} }} }}\nno_auth_user: tester\n")
     });
     let payload = plan.max_payload.map(|most| format!("max_payload: {most}\n"));
-    NatsOptions {
-        config: [account, payload].into_iter().flatten().collect(),
-        jetstream: plan.max_file_store.map_or_else(String::new, |most| format!("max_file_store: {most}")),
-        login: None,
-    }
+    NatsOptions { config: [account, payload].into_iter().flatten().collect(), login: None }
 }
 
 /// A client that reads and writes the protocol as it is.

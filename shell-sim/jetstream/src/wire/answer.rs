@@ -1,7 +1,10 @@
 //! The payloads of acknowledgements and of answers to calls.
 
 use super::{config, json::Object};
-use crate::message::{Answer, ApiError, ApiKind, ConsumerInfo, PubAck, SequencePair, StoredMessage, StreamInfo};
+use crate::{
+    call::ApiKind,
+    message::{Answer, ApiError, ConsumerInfo, PubAck, SequencePair, StoredMessage, StreamInfo},
+};
 
 /// The name of the server.
 const SERVER_NAME: &str = "jetstream-model";

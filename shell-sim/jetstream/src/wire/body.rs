@@ -6,7 +6,10 @@ use super::{
     config::{ConsumerBody, StreamBody, read_time},
     request::two_tokens,
 };
-use crate::message::{ApiCall, ApiError, ApiKind, PurgeScope, Which};
+use crate::{
+    call::{ApiCall, ApiKind, PurgeScope, Which},
+    message::ApiError,
+};
 
 /// The call behind `$JS.API.`; `None` where the server knows none, and does not answer.
 pub(super) fn call(call: &str, body: &[u8]) -> Option<ApiCall> {

@@ -9,8 +9,9 @@ use serde::Deserialize;
 
 use super::{body, json::Object};
 use crate::{
+    call::{ApiCall, ConsumerAction},
     config::{ConsumerConfig, DeliverPolicy, Discard, PriorityGroups, PriorityPolicy, StreamConfig},
-    message::{ApiCall, ApiError, ConsumerAction},
+    message::ApiError,
 };
 
 /// What the server adds to configurations: its version, the API level it has, and the one that the configuration needs.
