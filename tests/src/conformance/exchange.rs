@@ -83,7 +83,9 @@ impl Sent {
         let mut payload = match &self.payload {
             Value::Null => Vec::new(),
             Value::String(text) => text.clone().into_bytes(),
-            other => other.to_string().into_bytes(),
+            json @ (Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
+                json.to_string().into_bytes()
+            }
         };
         payload.resize(payload.len() + self.padding, b'x');
         payload
