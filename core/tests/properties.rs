@@ -224,11 +224,37 @@ impl CheckedProcessor {
     }
 
     fn report(&mut self, effect: EffectId, report: Report) {
+        let asked = self.asked.iter().rev().find(|(id, _)| *id == effect).map(|(_, asked)| asked.clone());
         let seen = self.seen.get_mut(&effect.job).expect("the job asked");
+        let mut is_awaited = false;
         if let Some((last, _, reported)) = &mut seen.last
             && *last == effect
         {
-            *reported = true;
+            is_awaited = !std::mem::replace(reported, true);
+        }
+        let is_marked = match &report {
+            Report::Saved(stored) | Report::Checked(Some(stored)) => stored.notified.is_some(),
+            Report::Marked => true,
+            Report::Counted { .. }
+            | Report::Loaded(_)
+            | Report::Checked(None)
+            | Report::Published { .. }
+            | Report::DeadLettered { .. }
+            | Report::Republished { .. }
+            | Report::Acknowledged
+            | Report::Failed(_) => false,
+        };
+        if is_awaited
+            && is_marked
+            && let Some(Effect::Mark { key, .. } | Effect::Check { key }) = &asked
+        {
+            self.done.insert(key.as_str().to_owned());
+        }
+        if is_awaited
+            && is_marked
+            && let Some(Effect::Save { summary }) = &asked
+        {
+            self.done.insert(summary.key.as_str().to_owned());
         }
         match &report {
             Report::Saved(stored) | Report::Checked(Some(stored)) => {
@@ -244,6 +270,9 @@ impl CheckedProcessor {
             Report::Failed(failure) => {
                 let is_refused = matches!(failure.kind, FailureKind::Rejected | FailureKind::Missing);
                 seen.marked |= seen.announced && is_refused;
+                // There is nothing to keep.
+                let asked_for_one = matches!(asked, Some(Effect::DeadLetter { .. }));
+                seen.dead_lettered |= asked_for_one && failure.kind == FailureKind::Missing;
             }
             Report::Counted { .. } | Report::Loaded(_) | Report::Checked(None) | Report::Acknowledged => {}
         }
@@ -421,9 +450,10 @@ fn report(effect: &Effect, what: ReportPick) -> Report {
                 revision: 1,
                 revised: None,
             })),
-            Effect::Publish { notification, .. } => Report::Published {
+            // An earlier run may have announced less; nobody but this one announces revisions.
+            Effect::Publish { notification: ours, .. } => Report::Published {
                 stream_sequence: u64::from(variant),
-                segments: notification.segments.min(variant.into()),
+                segments: if ours.revision.is_some() { ours.segments } else { ours.segments.min(variant.into()) },
             },
             Effect::Mark { .. } => Report::Marked,
             Effect::DeadLetter { .. } => Report::DeadLettered { stream_sequence: u64::from(variant) },
