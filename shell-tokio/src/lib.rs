@@ -2,12 +2,11 @@
 //!
 //! | module | what a person looks for |
 //! |---|---|
-//! | [`publishing`] | messages of applications: segments, the ends of calls, recordings |
 //! | [`service`] | the service: start, loop, recording |
 //! | [`operate`] | setup, audit, dead letters |
 //! | [`transcripts`] | playing transcripts, showing summaries |
 //! | [`traces`] | commands that read traces |
-//! | [`broker`], [`store`] | NATS JetStream and MongoDB, as the service uses them |
+//! | [`broker`] | NATS JetStream, as the service uses it |
 //! | [`cli`], [`connect`], [`logging`], [`secret`] | settings, connections, logs, passwords |
 
 mod batch;
@@ -16,9 +15,7 @@ pub mod cli;
 pub mod connect;
 pub mod logging;
 pub mod operate;
-pub mod publishing;
 pub mod secret;
 pub mod service;
-pub mod store;
 pub mod traces;
 pub mod transcripts;

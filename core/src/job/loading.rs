@@ -54,6 +54,7 @@ impl Loading {
                 assert!(!planted.has_bug(Bug::SummaryPanics) || segment.text != Bug::PANIC, "a planted bug");
                 summarizer.push(segment);
             }
+            summarizer.note_damaged(page.damaged);
         })?;
         if page.next.is_some() || page.needs.is_none() {
             self.after = page.next;
