@@ -2,14 +2,20 @@ use std::{fmt::Write as _, time::Duration};
 
 use super::*;
 use crate::{
-    Cursor, Effect, Notice, Notified, Page, Payload, Stored,
-    contract::DeadLetter,
+    Acknowledgement, Cursor, Effect, Notice, Notified, Page, Payload, Stored,
+    contract::{Announcement, DeadLetter},
     ids::Session,
     summary::{Segment, Summary},
     time::WallTime,
 };
 
+mod faults;
+mod table;
+
 const STORED_AT: i64 = 1_700_000_000_000;
+/// A window of which half is soon over, less the time that an effect may take.
+const SHORT_WINDOW: Duration = Duration::from_secs(200);
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A processor, what it asked for and was not told about yet, and the time.
 struct Bench {
@@ -82,20 +88,31 @@ impl Bench {
         self.handle(Input::Exhausted(Exhausted { stream_sequence: sequence, attempts: 5, received_at, payload: None }))
     }
 
+    fn exhaust_with(&mut self, sequence: u64, payload: &str) -> &mut Self {
+        let received_at = WallTime::from_millis(STORED_AT);
+        let payload = Some(Payload(payload.as_bytes().to_vec()));
+        self.handle(Input::Exhausted(Exhausted { stream_sequence: sequence, attempts: 5, received_at, payload }))
+    }
+
     fn outgrow(&mut self, session: &str) -> &mut Self {
         let session = Session::new("c", session).expect("ids are valid");
         let received_at = WallTime::from_millis(STORED_AT);
         self.handle(Input::Stale(StaleSummary { session, published_segments: 2, received_at }))
     }
 
-    /// Another job, which shows that both servers serve: it is counted, and its acknowledgement confirmed.
-    fn served(&mut self) -> &mut Self {
-        let sequence = 1000 + self.processor.last_job;
-        let session = format!("other {sequence}");
-        self.deliver_payload(sequence, 9000, ended(&session, 0).as_bytes());
-        let (id, effect) = self.asked.pop_back().expect("it counts");
-        assert_eq!(effect.to_string(), format!("count the segments of {session:?}"));
-        self.handle(Input::Reported { effect: id, report: Report::Counted { segments: 0 } })
+    /// Effects of this kind succeed for others.
+    fn others_succeed(&mut self, kind: EffectKind) -> &mut Self {
+        let silence = self.processor.settings.longest_silence();
+        self.processor.served.succeeded(self.now, kind, silence);
+        self
+    }
+
+    /// Lets an effect fail, and others of its kind succeed, until the job asks for something else.
+    fn fail_until_given_up(&mut self, what: What<'_>, kind: EffectKind) -> &mut Self {
+        while self.others_succeed(kind).fail(what, FailureKind::Busy).asked.is_empty() {
+            self.wake(Timer::Retry);
+        }
+        self
     }
 
     /// Lets the time pass until the earliest timer of this kind is served, serving others on the way.
@@ -116,15 +133,29 @@ impl Bench {
         self
     }
 
-    /// Reports the oldest effect, which must read as `effect`.
-    fn report(&mut self, effect: &str, report: Report) -> &mut Self {
-        let (id, asked) = self.asked.pop_front().expect(effect);
-        assert_eq!(asked.to_string(), effect);
+    /// Reports the oldest effect, which must be this one.
+    fn report(&mut self, what: What<'_>, report: Report) -> &mut Self {
+        let (id, asked) = self.asked.pop_front().expect("an effect was asked for");
+        assert!(what.is(&asked), "{what:?} was expected, not: {asked}");
         self.handle(Input::Reported { effect: id, report })
     }
 
-    fn fail(&mut self, effect: &str, kind: FailureKind) -> &mut Self {
-        self.report(effect, Report::Failed(Failure { kind, detail: "as the test wants".into() }))
+    fn fail(&mut self, what: What<'_>, kind: FailureKind) -> &mut Self {
+        self.report(what, Report::Failed(Failure { kind, detail: "as the test wants".into() }))
+    }
+
+    /// Whether the oldest effect is this one.
+    fn asks(&self, what: What<'_>) -> bool {
+        self.asked.front().is_some_and(|(_, asked)| what.is(asked))
+    }
+
+    /// The reason of the dead letter, or of the term, that was asked for.
+    fn reason(&self) -> String {
+        match &self.asked.front().expect("an effect was asked for").1 {
+            Effect::DeadLetter { dead_letter } => dead_letter.reason.clone(),
+            Effect::Acknowledge { acknowledgement: Acknowledgement::Term { reason }, .. } => reason.clone(),
+            other => panic!("it has no reason: {other}"),
+        }
     }
 
     fn nothing_asked(&mut self) -> &mut Self {
@@ -134,9 +165,8 @@ impl Bench {
 
     fn settle(&mut self, session: &str, counts: &[u64]) -> &mut Self {
         for count in counts {
-            let effect = format!("count the segments of {session:?}");
             self.count();
-            self.report(&effect, Report::Counted { segments: *count });
+            self.report(Of(EffectKind::Count, session), Report::Counted { segments: *count });
         }
         self
     }
@@ -177,18 +207,113 @@ impl Bench {
         bench
     }
 
+    /// A second end of a call that this processor has just been done with: it asks whether everything is there.
+    fn checking_a_repeat() -> Self {
+        let mut bench = Self::acknowledging(settings());
+        bench.report(Ack, Report::Acknowledged).deliver(8, "s", 2);
+        bench
+    }
+
+    /// A notification that could not be published for most of the duplicate window.
+    fn checking_before_a_publish() -> Self {
+        Self::publishing(Settings { duplicate_window: SHORT_WINDOW, ..settings() }).checking()
+    }
+
+    /// The same, of a job without a delivery.
+    fn without_delivery_before_a_publish() -> Self {
+        let mut bench = Self::new(Settings { revise: true, duplicate_window: SHORT_WINDOW, ..settings() });
+        bench.outgrow("s").settle("s", &[2, 2]).report(LOAD, Report::Loaded(page(0..2, None)));
+        bench.report(SAVE, Report::Saved(Stored { notified: NOTIFIED, revision: 2, ..STORED }));
+        bench.checking()
+    }
+
+    fn checking(mut self) -> Self {
+        while self.asks(PUBLISH) {
+            self.fail(PUBLISH, FailureKind::Unreachable).wake(Timer::Retry);
+        }
+        self
+    }
+
+    /// A message that used up its deliveries, and is still in the stream.
+    fn checking_an_exhausted() -> Self {
+        let mut bench = Self::new(settings());
+        bench.exhaust_with(7, &ended("s", 2));
+        bench
+    }
+
     fn state(&self) -> Vec<State> {
         self.processor.states().into_keys().collect()
     }
 }
 
-const COUNT: &str = "count the segments of \"s\"";
-const LOAD: &str = "load the segments of \"s\"";
-const SAVE: &str = "save c:s with 2 segments";
-const PUBLISH: &str = "publish c:s";
-const MARK: &str = "mark c:s as announced";
-const TERM: &str = "term: rejected: as the test wants";
-const DEAD_LETTER: &str = "keep message 7 as a dead letter: rejected: as the test wants";
+/// An effect as a test names it.
+#[derive(Debug, Clone, Copy)]
+enum What<'a> {
+    Kind(EffectKind),
+    /// Of a session.
+    Of(EffectKind, &'a str),
+    /// About a message.
+    About(EffectKind, u64),
+    Revision(EffectKind, u64),
+    Ack,
+    Nak(Duration),
+    Term,
+}
+
+use What::{About, Ack, Kind, Nak, Of, Revision, Term};
+
+impl What<'_> {
+    fn is(self, effect: &Effect) -> bool {
+        match self {
+            Kind(kind) => effect.kind() == kind,
+            Of(kind, session) => {
+                let key = |key: &Key| key.as_str() == format!("c:{session}");
+                effect.kind() == kind
+                    && match effect {
+                        Effect::Count { session_id } | Effect::Load { session_id, .. } => **session_id == *session,
+                        Effect::Save { summary } => key(&summary.key),
+                        Effect::Check { key: of } | Effect::Publish { key: of, .. } | Effect::Mark { key: of, .. } => {
+                            key(of)
+                        }
+                        Effect::Acknowledge { key: of, .. } => of.as_ref().is_some_and(key),
+                        Effect::DeadLetter { .. } | Effect::Republish { .. } => false,
+                    }
+            }
+            About(kind, message) => {
+                effect.kind() == kind
+                    && match effect {
+                        Effect::DeadLetter { dead_letter } => dead_letter.stream_sequence == message,
+                        Effect::Republish { stream_sequence, .. } => *stream_sequence == message,
+                        other => panic!("it is about no message: {other}"),
+                    }
+            }
+            Revision(kind, revision) => {
+                let (Effect::Publish { announcement, .. } | Effect::Mark { announcement, .. }) = effect else {
+                    return false;
+                };
+                effect.kind() == kind && *announcement == Announcement::Revised { revision }
+            }
+            Ack => matches!(effect, Effect::Acknowledge { acknowledgement: Acknowledgement::Ack, .. }),
+            Nak(span) => {
+                matches!(effect, Effect::Acknowledge { acknowledgement: Acknowledgement::Nak { delay, .. }, .. } if *delay == span)
+            }
+            Term => matches!(effect, Effect::Acknowledge { acknowledgement: Acknowledgement::Term { .. }, .. }),
+        }
+    }
+}
+
+const COUNT: What<'_> = Kind(EffectKind::Count);
+const LOAD: What<'_> = Kind(EffectKind::Load);
+const SAVE: What<'_> = Kind(EffectKind::Save);
+const CHECK: What<'_> = Kind(EffectKind::Check);
+const PUBLISH: What<'_> = Kind(EffectKind::Publish);
+const MARK: What<'_> = Kind(EffectKind::Mark);
+const DEAD_LETTER: What<'_> = Kind(EffectKind::DeadLetter);
+const REPUBLISH: What<'_> = Kind(EffectKind::Republish);
+const AT_ONCE: What<'_> = Nak(Duration::ZERO);
+const LATER: What<'_> = Nak(Duration::from_secs(30));
+/// What came to nothing is a dead letter before it is terminated.
+const DEAD_LETTERED: Report = Report::DeadLettered { stream_sequence: 9 };
 const STORED: Stored = Stored { segments: 2, complete: true, notified: None, revision: 1, revised: None };
 const NOTIFIED: Option<Notified> = Some(Notified { stream_sequence: 4, at: WallTime::from_millis(1) });
 
@@ -242,7 +367,7 @@ fn saved_summary(bench: &Bench) -> Arc<Summary> {
 fn a_plain_job_goes_through_its_phases_in_order() {
     let mut bench = Bench::acknowledging(settings());
     assert_eq!(bench.state(), [State::Acknowledging]);
-    bench.report("ack", Report::Acknowledged).nothing_asked();
+    bench.report(Ack, Report::Acknowledged).nothing_asked();
     assert_eq!(bench.processor.in_flight(), 0);
     assert_eq!(bench.wake_up, None);
     assert_eq!(bench.processor.counters().acknowledged, 1);
@@ -277,11 +402,11 @@ fn an_event_from_a_clock_that_is_ahead_waits_one_quiet_period() {
 fn settling_ends_when_two_counts_agree_or_rounds_are_used_up() {
     let mut bench = Bench::new(settings());
     bench.deliver(1, "s", 3).settle("s", &[1, 3, 3]);
-    assert_eq!(bench.asked.front().expect("it loads").1.to_string(), LOAD);
+    assert!(bench.asks(LOAD), "{:?}", bench.asked);
 
     let mut bench = Bench::new(settings());
     bench.deliver(1, "s", 3).settle("s", &[1, 2, 3, 4, 5]);
-    assert_eq!(bench.asked.front().expect("it loads").1.to_string(), LOAD);
+    assert!(bench.asks(LOAD), "{:?}", bench.asked);
     assert_eq!(bench.now, Time::ZERO.after(5 * settings().quiet_period));
 }
 
@@ -291,7 +416,7 @@ fn pages_are_folded_into_one_summary() {
     bench.report(LOAD, Report::Loaded(page(0..2, Some("after 1"))));
     let more = bench.asked.front().expect("it loads on").1.clone();
     assert!(matches!(more, Effect::Load { after: Some(Cursor(place)), counted: 2, .. } if place == "after 1"));
-    bench.report("load more segments of \"s\"", Report::Loaded(page(2..3, None)));
+    bench.report(Of(EffectKind::Load, "s"), Report::Loaded(page(2..3, None)));
     let summary = saved_summary(&bench);
     assert_eq!((summary.segments, summary.published_segments, summary.complete), (3, 2, true));
     assert_eq!(summary.words, 6);
@@ -315,15 +440,18 @@ fn the_notification_tells_of_the_summary_that_is_stored() {
 fn a_summary_that_was_announced_is_not_announced_again() {
     let mut bench = Bench::saving(settings());
     bench.report(SAVE, Report::Saved(Stored { notified: NOTIFIED, ..STORED }));
-    bench.report("ack", Report::Acknowledged).nothing_asked();
+    bench.report(Ack, Report::Acknowledged).nothing_asked();
 }
 
 #[test]
-fn a_payload_that_can_never_be_processed_is_terminated_with_its_reason() {
+fn a_payload_that_can_never_be_processed_is_kept_as_a_dead_letter_with_its_reason() {
     let mut bench = Bench::new(settings());
     bench.deliver_payload(1, 0, b"[]").deliver(2, "s", 0);
-    bench.report("term: not a JSON object with each field once", Report::Acknowledged).nothing_asked();
-    assert_eq!(bench.processor.counters().rejected, 1);
+    assert_eq!(bench.reason(), "not a JSON object with each field once");
+    bench.report(DEAD_LETTER, DEAD_LETTERED);
+    assert_eq!(bench.reason(), "not a JSON object with each field once");
+    bench.report(Term, Report::Acknowledged).nothing_asked();
+    assert_eq!((bench.processor.counters().rejected, bench.processor.counters().dead_lettered), (1, 1));
     assert_eq!(bench.state(), [State::Quiet]);
 }
 
@@ -355,62 +483,64 @@ fn a_failed_effect_is_asked_for_again_while_heartbeats_go_on() {
 }
 
 #[test]
-fn a_job_past_its_retry_timeout_is_given_back_with_a_delay_and_without_a_heartbeat() {
+fn a_job_whose_retry_timeout_is_over_is_given_back_with_a_delay_and_without_a_heartbeat() {
     let mut bench = Bench::publishing(Settings { retry_timeout: Duration::from_secs(60), ..settings() });
     let begun = bench.now;
-    loop {
-        bench.fail(PUBLISH, FailureKind::TimedOut);
-        if !bench.asked.is_empty() {
-            break;
-        }
-        bench.deliver_payload(8, 0, b"").report("term: not JSON: line 1, column 0", Report::Acknowledged);
-        bench.wake(Timer::Retry);
-    }
+    bench.fail_until_given_up(PUBLISH, EffectKind::Publish);
     assert!(bench.now.since(begun) >= Duration::from_secs(60));
     let reply: Arc<str> = "reply.7".into();
     let beats = |bench: &Bench| bench.heartbeats.iter().filter(|(_, to)| *to == reply).count();
     let before = beats(&bench);
     bench.sleep(Duration::from_secs(20));
     assert_eq!(beats(&bench), before);
-    bench.report("nak for 30s", Report::Acknowledged);
+    bench.report(LATER, Report::Acknowledged);
     assert_eq!(bench.processor.counters().given_back, 1);
 }
 
+/// A primary without a majority serves reads and takes no write; and so on for each pair of kinds.
 #[test]
-fn while_a_server_serves_nobody_no_job_is_given_back() {
-    let mut bench = Bench::saving(Settings { retry_timeout: Duration::from_secs(60), ..settings() });
-    while bench.now.since(Time::ZERO) < Duration::from_secs(3600) {
-        bench.fail(SAVE, FailureKind::Unreachable).nothing_asked().wake(Timer::Retry);
-    }
-    let back = bench.now;
-    loop {
-        bench.served().asked.retain(|(_, effect)| effect.to_string() == SAVE);
-        bench.fail(SAVE, FailureKind::Unreachable);
-        if !bench.asked.is_empty() {
-            break;
+fn only_a_success_of_the_same_kind_shows_that_a_failure_is_the_jobs_own() {
+    type Begin = fn(Settings) -> Bench;
+    let begins: [(EffectKind, Begin); 4] = [
+        (EffectKind::Load, Bench::loading),
+        (EffectKind::Save, Bench::saving),
+        (EffectKind::Publish, Bench::publishing),
+        (EffectKind::Acknowledge, Bench::acknowledging),
+    ];
+    for (kind, begin) in begins {
+        let mut bench = begin(Settings { retry_timeout: Duration::from_secs(60), ..settings() });
+        let begun = bench.now;
+        while bench.now.since(begun) < Duration::from_secs(3600) {
+            for other in EffectKind::ALL.into_iter().filter(|other| *other != kind) {
+                bench.others_succeed(other);
+            }
+            bench.fail(Kind(kind), FailureKind::Busy).nothing_asked().wake(Timer::Retry);
         }
-        bench.wake(Timer::Retry);
+        let back = bench.now;
+        while bench.others_succeed(kind).fail(Kind(kind), FailureKind::Busy).asked.is_empty()
+            && bench.processor.in_flight() > 0
+        {
+            bench.wake(Timer::Retry);
+        }
+        let waited = bench.now.since(back);
+        assert!(waited >= Duration::from_secs(60), "{kind}: it begins when others succeed again: {waited:?}");
+        assert!(waited < Duration::from_secs(90), "{kind}: {waited:?}");
     }
-    bench.report("nak for 30s", Report::Acknowledged);
-    let waited = bench.now.since(back);
-    assert!(waited >= Duration::from_secs(60), "the retry timeout begins when the server serves again: {waited:?}");
 }
 
 #[test]
 fn a_job_of_the_last_delivery_is_kept_as_a_dead_letter_when_its_retry_timeout_is_over() {
     let mut bench = Bench::new(Settings { retry_timeout: Duration::ZERO, max_deliver: 3, ..settings() });
     bench.deliver_again(7, 3, "s").wake(Timer::Settle).fail(COUNT, FailureKind::Denied).nothing_asked();
-    bench.served().wake(Timer::Retry).fail(COUNT, FailureKind::Denied);
+    bench.others_succeed(EffectKind::Count).wake(Timer::Retry).fail(COUNT, FailureKind::Denied);
     let dead_letter = dead_letter(&bench);
     assert_eq!((dead_letter.stream_sequence, dead_letter.attempts), (7, 3));
     assert_eq!(dead_letter.reason, "denied: as the test wants");
     assert_eq!(dead_letter.at, WallTime::from_millis(STORED_AT).after(bench.now.since(Time::ZERO)));
     assert_eq!(dead_letter.ended.as_ref().map(|ended| ended.published_segments), Some(2));
-    bench.report(
-        "keep message 7 as a dead letter: denied: as the test wants",
-        Report::DeadLettered { stream_sequence: 9 },
-    );
-    bench.report("term: denied: as the test wants", Report::Acknowledged);
+    bench.report(DEAD_LETTER, DEAD_LETTERED);
+    assert_eq!(bench.reason(), "denied: as the test wants");
+    bench.report(Term, Report::Acknowledged);
     assert_eq!(bench.processor.counters().dead_lettered, 1);
 }
 
@@ -418,56 +548,71 @@ fn a_job_of_the_last_delivery_is_kept_as_a_dead_letter_when_its_retry_timeout_is
 fn what_a_server_will_never_take_is_kept_as_a_dead_letter_at_once() {
     let mut bench = Bench::saving(settings());
     bench.fail(SAVE, FailureKind::Rejected).report(DEAD_LETTER, Report::DeadLettered { stream_sequence: 9 });
-    bench.report(TERM, Report::Acknowledged);
+    bench.report(Term, Report::Acknowledged);
     assert_eq!((bench.processor.in_flight(), bench.processor.counters().dead_lettered), (0, 1));
 }
 
+/// Without the dead letter the call would be lost: not even a refusal ends the tries, and it is said at once.
 #[test]
-fn a_dead_letter_that_cannot_be_kept_leaves_the_message_to_another_attempt() {
+fn a_call_is_not_given_up_while_its_dead_letter_cannot_be_stored() {
+    let mut bench = Bench::saving(Settings { retry_timeout: Duration::ZERO, ..settings() });
+    bench.fail(SAVE, FailureKind::Rejected);
+    let begun = bench.now;
+    let mut tries = 0;
+    while bench.now.since(begun) < Duration::from_secs(3600) {
+        let kind = if tries % 2 == 0 { FailureKind::Busy } else { FailureKind::Rejected };
+        bench.fail(DEAD_LETTER, kind).nothing_asked().wake(Timer::Retry);
+        tries += 1;
+    }
+    assert_eq!(bench.processor.counters().dead_letters_failed, tries);
+    let last = bench.heartbeats.last().expect("heartbeats go on").0;
+    assert!(bench.now.since(last) <= settings().heartbeat_interval());
+    let failing = |notice: &&Notice| matches!(notice, Notice::Failing { kind: EffectKind::DeadLetter, .. });
+    let said = bench.notices.iter().filter(failing).count();
+    assert!((55..=60).contains(&said), "at once, and once a minute: {said}");
+    bench.report(DEAD_LETTER, DEAD_LETTERED).report(Term, Report::Acknowledged).nothing_asked();
+    assert_eq!(bench.notices.last(), Some(&Notice::Works { kind: EffectKind::DeadLetter }));
+}
+
+#[test]
+fn a_dead_letter_of_a_message_that_is_gone_is_none() {
     let mut bench = Bench::saving(settings());
-    bench.fail(SAVE, FailureKind::Rejected).fail(DEAD_LETTER, FailureKind::Busy).nothing_asked().wake(Timer::Retry);
-    bench.fail(DEAD_LETTER, FailureKind::Rejected).report("nak for 30s", Report::Acknowledged);
-    assert_eq!((bench.processor.in_flight(), bench.processor.counters().dead_lettered), (0, 0));
+    bench.fail(SAVE, FailureKind::Rejected).fail(DEAD_LETTER, FailureKind::Missing);
+    bench.report(Term, Report::Acknowledged).nothing_asked();
+    let mut bench = Bench::new(settings());
+    bench.exhaust(7).fail(DEAD_LETTER, FailureKind::Missing).nothing_asked();
+    assert_eq!(bench.processor.in_flight(), 0);
 }
 
 #[cfg(feature = "planted-bugs")]
 #[test]
 fn a_summary_step_that_panics_ends_one_job() {
     let mut bench = Bench::new(settings());
-    bench.processor.bug = Some(crate::Bug::SummaryPanics);
+    bench.processor.planted = Planted(Some(crate::Bug::SummaryPanics));
     bench.deliver(7, "s", 1).deliver(8, "other", 0).wake(Timer::Settle);
     bench.report(COUNT, Report::Counted { segments: 1 });
-    bench.report("count the segments of \"other\"", Report::Counted { segments: 0 }).wake(Timer::Settle);
+    bench.report(Of(EffectKind::Count, "other"), Report::Counted { segments: 0 }).wake(Timer::Settle);
     bench.report(COUNT, Report::Counted { segments: 1 });
-    bench.report("count the segments of \"other\"", Report::Counted { segments: 0 });
+    bench.report(Of(EffectKind::Count, "other"), Report::Counted { segments: 0 });
     let mut poisoned = page(0..1, None);
     poisoned.segments[0].text = crate::Bug::PANIC.to_owned();
     bench.report(LOAD, Report::Loaded(poisoned));
-    bench.report("load the segments of \"other\"", Report::Loaded(page(0..0, None)));
-    let reason = "the summary step panicked: the processor's log says where";
-    bench.report(&format!("keep message 7 as a dead letter: {reason}"), Report::DeadLettered { stream_sequence: 9 });
-    bench.report("save c:other with 0 segments", Report::Saved(STORED));
-    bench.report(&format!("term: {reason}"), Report::Acknowledged);
+    bench.report(Of(EffectKind::Load, "other"), Report::Loaded(page(0..0, None)));
+    assert_eq!(bench.reason(), "the summary step panicked: the processor's log says where");
+    bench.report(DEAD_LETTER, DEAD_LETTERED);
+    bench.report(Of(EffectKind::Save, "other"), Report::Saved(STORED));
+    bench.report(Term, Report::Acknowledged);
     assert_eq!(bench.state(), [State::Publishing]);
 }
 
 #[test]
 fn a_message_that_used_up_its_deliveries_is_kept_as_a_dead_letter() {
     let mut bench = Bench::new(settings());
-    let effect = "keep message 7 as a dead letter: handed over 5 times, and each time its process died or was cut off";
+    let effect = About(EffectKind::DeadLetter, 7);
     bench.exhaust(7).fail(effect, FailureKind::Unreachable).nothing_asked().wake(Timer::Retry);
     bench.report(effect, Report::DeadLettered { stream_sequence: 9 }).nothing_asked();
     assert_eq!((bench.processor.in_flight(), bench.processor.counters().dead_lettered), (0, 1));
     assert!(bench.heartbeats.is_empty());
-}
-
-#[test]
-fn a_payload_that_was_published_again_and_still_cannot_be_processed_goes_back_to_the_dead_letters() {
-    let mut bench = Bench::new(settings());
-    bench.handle(Input::Delivered(Delivery { redrive_of: Some(3), ..delivery(7, 1, b"{}") }));
-    let effect = "keep message 7 as a dead letter: conversationId is missing";
-    bench.report(effect, Report::DeadLettered { stream_sequence: 9 });
-    bench.report("term: conversationId is missing", Report::Acknowledged).nothing_asked();
 }
 
 #[test]
@@ -488,18 +633,18 @@ fn a_job_goes_on_with_the_new_delivery_of_its_message() {
     let (first, _) = bench.asked.pop_front().expect("the first acknowledgement");
     bench.handle(Input::Reported { effect: first, report: Report::Acknowledged });
     assert_eq!(bench.processor.in_flight(), 1);
-    bench.report("ack", Report::Acknowledged).nothing_asked();
+    bench.report(Ack, Report::Acknowledged).nothing_asked();
     assert_eq!(bench.processor.in_flight(), 0);
 }
 
 #[test]
 fn a_message_that_comes_back_after_its_nak_begins_anew() {
     let mut bench = Bench::new(Settings { retry_timeout: Duration::ZERO, ..settings() });
-    bench.deliver(7, "s", 2).wake(Timer::Settle).served().fail(COUNT, FailureKind::Busy);
-    assert_eq!(bench.asked.front().expect("a nak").1.to_string(), "nak for 30s");
+    bench.deliver(7, "s", 2).wake(Timer::Settle).others_succeed(EffectKind::Count).fail(COUNT, FailureKind::Busy);
+    assert!(bench.asks(LATER), "{:?}", bench.asked);
     bench.deliver_again(7, 2, "s");
     assert_eq!(bench.processor.states().get(&State::Acknowledging), None);
-    assert_eq!(bench.processor.states().get(&State::Quiet), Some(&2));
+    assert_eq!(bench.processor.states().get(&State::Quiet), Some(&1));
 }
 
 #[test]
@@ -513,8 +658,8 @@ fn a_stale_summary_is_replaced_and_the_new_one_announced() {
     let Effect::Publish { key, announcement, notification } = effect else { panic!("{effect}") };
     assert_eq!(announcement.message_id(&key), "c:s%r3");
     assert_eq!(notification.revision, Some(3));
-    bench.report("publish revision 3 of c:s", Report::Published { stream_sequence: 9, segments: 2 });
-    bench.report("mark revision 3 of c:s as announced", Report::Marked).nothing_asked();
+    bench.report(Revision(EffectKind::Publish, 3), Report::Published { stream_sequence: 9, segments: 2 });
+    bench.report(Revision(EffectKind::Mark, 3), Report::Marked).nothing_asked();
     assert_eq!(bench.processor.in_flight(), 0);
     assert!(bench.heartbeats.is_empty());
 }
@@ -531,10 +676,10 @@ fn a_revision_that_has_nothing_to_announce_is_over() {
 
 #[test]
 fn a_summary_replaced_by_a_second_delivery_is_announced_as_a_revision_where_that_is_asked_for() {
-    for (revise, next) in [(true, "publish revision 2 of c:s"), (false, "ack")] {
+    for (revise, next) in [(true, Revision(EffectKind::Publish, 2)), (false, Ack)] {
         let mut bench = Bench::saving(Settings { revise, ..settings() });
         bench.report(SAVE, Report::Saved(Stored { notified: NOTIFIED, revision: 2, ..STORED }));
-        assert_eq!(bench.asked.front().expect("it goes on").1.to_string(), next);
+        assert!(bench.asks(next), "{:?}", bench.asked);
     }
 }
 
@@ -572,11 +717,11 @@ fn reports_of_another_kind_and_of_unknown_effects_are_counted_and_ignored() {
 #[test]
 fn two_jobs_of_one_key_run_one_after_the_other() {
     let mut bench = Bench::marking(settings());
-    bench.deliver(8, "s", 2).deliver(9, "other", 2);
+    bench.deliver(8, "s", 3).deliver(9, "other", 2);
     assert_eq!(bench.state(), [State::Queued, State::Quiet, State::Marking]);
     bench.report(MARK, Report::Marked);
     assert_eq!(bench.state(), [State::Quiet, State::Acknowledging], "nobody waits for a confirmation");
-    bench.report("ack", Report::Acknowledged);
+    bench.report(Ack, Report::Acknowledged);
     assert_eq!(bench.state(), [State::Quiet]);
     assert_eq!(bench.processor.in_flight(), 2);
 }
@@ -584,25 +729,27 @@ fn two_jobs_of_one_key_run_one_after_the_other() {
 #[test]
 fn a_job_that_only_waits_for_its_confirmation_takes_no_room() {
     let mut bench = Bench::new(Settings { max_in_flight: 1, ..Settings::default() });
-    bench.deliver_payload(1, 0, b"{}");
+    bench.deliver_payload(1, 0, b"{}").report(DEAD_LETTER, DEAD_LETTERED);
     assert_eq!((bench.processor.room(), bench.processor.in_flight()), (1, 1));
     bench.deliver(2, "s", 0);
     assert_eq!((bench.processor.room(), bench.processor.in_flight()), (0, 2), "as many as may be all together");
-    bench.report("term: conversationId is missing", Report::Acknowledged);
+    bench.report(Term, Report::Acknowledged);
     assert_eq!((bench.processor.room(), bench.processor.in_flight()), (0, 1), "the other one works");
-    bench.drain().report("nak", Report::Acknowledged);
+    bench.drain().report(AT_ONCE, Report::Acknowledged);
     assert_eq!((bench.processor.room(), bench.processor.in_flight(), bench.drained), (0, 0, true));
 }
 
 #[test]
 fn room_is_what_is_left_of_the_most_in_flight() {
     let mut bench = Bench::new(Settings { max_in_flight: 2, ..settings() });
-    assert_eq!(bench.processor.room(), 2);
+    assert_eq!((bench.processor.room(), bench.processor.allowance()), (2, 2));
     bench.deliver(1, "a", 0).deliver(2, "b", 0);
-    assert_eq!(bench.processor.room(), 0);
-    bench.deliver(3, "c", 0).deliver(4, "d", 0).deliver(5, "e", 0);
-    assert_eq!((bench.processor.room(), bench.processor.in_flight()), (0, 4));
-    assert_eq!(bench.processor.counters().overflowed, 1);
+    assert_eq!((bench.processor.room(), bench.processor.allowance()), (0, 2));
+    for sequence in 3..=9 {
+        bench.deliver(sequence, &sequence.to_string(), 0);
+    }
+    assert_eq!((bench.processor.room(), bench.processor.in_flight()), (0, 8));
+    assert_eq!((bench.processor.counters().overflowed, bench.processor.allowance()), (1, 9));
 }
 
 #[test]
@@ -615,21 +762,21 @@ fn no_job_but_the_oldest_asks_for_a_page_while_there_is_no_room_for_its_bytes() 
     for _ in 0..2 {
         bench.wake(Timer::Settle);
         for session in ["a", "b", "c"] {
-            bench.report(&format!("count the segments of {session:?}"), Report::Counted { segments: 2 });
+            bench.report(Of(EffectKind::Count, session), Report::Counted { segments: 2 });
         }
     }
     assert_eq!((bench.asked.len(), bench.processor.bytes_in_flight()), (1, 8192));
-    bench.report("load the segments of \"a\"", Report::Loaded(page(0..2, Some("x"))));
-    bench.report("load more segments of \"a\"", Report::Loaded(page(2..3, None)));
+    bench.report(Of(EffectKind::Load, "a"), Report::Loaded(page(0..2, Some("x"))));
+    bench.report(Of(EffectKind::Load, "a"), Report::Loaded(page(2..3, None)));
     // Nobody waits for a page now, so the next one goes on, although the summary of the first is still held.
-    bench.report("save c:a with 3 segments", Report::Saved(STORED));
-    bench.report("load the segments of \"b\"", Report::Failed(Failure { kind: FailureKind::Busy, detail: "".into() }));
-    bench.report("publish c:a", Report::Published { stream_sequence: 9, segments: 2 });
-    bench.report("load the segments of \"c\"", Report::Loaded(page(0..2, None)));
+    bench.report(Of(EffectKind::Save, "a"), Report::Saved(STORED));
+    bench.report(Of(EffectKind::Load, "b"), Report::Failed(Failure { kind: FailureKind::Busy, detail: "".into() }));
+    bench.report(Of(EffectKind::Publish, "a"), Report::Published { stream_sequence: 9, segments: 2 });
+    bench.report(Of(EffectKind::Load, "c"), Report::Loaded(page(0..2, None)));
     bench.drain();
-    let mut asked: Vec<_> = bench.asked.iter().map(|(_, effect)| effect.to_string()).collect();
-    asked.sort();
-    assert_eq!(asked, ["mark c:a as announced", "nak", "save c:c with 2 segments"]);
+    let asked = |what: What<'_>| bench.asked.iter().any(|(_, effect)| what.is(effect));
+    let expected = [Of(EffectKind::Mark, "a"), AT_ONCE, Of(EffectKind::Save, "c")];
+    assert!(expected.into_iter().all(asked) && bench.asked.len() == 3, "{:?}", bench.asked);
     while let Some((effect, what)) = bench.asked.pop_front() {
         let report = match what {
             Effect::Save { .. } => Report::Saved(STORED),
@@ -657,11 +804,11 @@ fn draining_gives_back_what_has_not_begun_to_save_and_finishes_the_rest() {
     bench.deliver(10, "late", 0);
     bench.report(SAVE, Report::Saved(STORED));
     for _ in 0..3 {
-        bench.report("nak", Report::Acknowledged);
+        bench.report(AT_ONCE, Report::Acknowledged);
     }
     assert!(!bench.drained);
     bench.report(PUBLISH, Report::Published { stream_sequence: 1, segments: 2 }).report(MARK, Report::Marked);
-    bench.report("ack", Report::Acknowledged);
+    bench.report(Ack, Report::Acknowledged);
     assert!(bench.drained);
     assert_eq!(bench.processor.counters().given_back, 3);
 }
@@ -670,12 +817,12 @@ fn draining_gives_back_what_has_not_begun_to_save_and_finishes_the_rest() {
 fn a_drain_publishes_again_what_is_not_of_the_first_delivery() {
     let mut bench = Bench::new(settings());
     bench.deliver(7, "a", 0).deliver_again(8, 2, "b").drain().deliver_again(9, 3, "c");
-    bench.report("nak", Report::Acknowledged);
-    bench.report("publish message 8 again", Report::Republished { stream_sequence: 20 });
-    bench.fail("publish message 9 again", FailureKind::Unreachable);
-    bench.report("ack", Report::Acknowledged).wake(Timer::Retry);
-    bench.fail("publish message 9 again", FailureKind::Rejected);
-    bench.report("nak", Report::Acknowledged);
+    bench.report(AT_ONCE, Report::Acknowledged);
+    bench.report(About(EffectKind::Republish, 8), Report::Republished { stream_sequence: 20 });
+    bench.fail(About(EffectKind::Republish, 9), FailureKind::Unreachable);
+    bench.report(Ack, Report::Acknowledged).wake(Timer::Retry);
+    bench.fail(About(EffectKind::Republish, 9), FailureKind::Rejected);
+    bench.report(AT_ONCE, Report::Acknowledged);
     assert!(bench.drained);
     assert_eq!((bench.processor.counters().given_back, bench.processor.counters().republished), (2, 1));
 }
@@ -686,11 +833,11 @@ fn the_grace_time_ends_a_drain() {
     bench.deliver_again(8, 2, "t").settle("t", &[]);
     bench.drain().drain();
     bench.asked.retain(|(_, effect)| !matches!(effect, Effect::Save { .. }));
-    bench.report("publish message 8 again", Report::Republished { stream_sequence: 9 });
-    bench.report("ack", Report::Acknowledged).nothing_asked().wake(Timer::Grace);
+    bench.report(About(EffectKind::Republish, 8), Report::Republished { stream_sequence: 9 });
+    bench.report(Ack, Report::Acknowledged).nothing_asked().wake(Timer::Grace);
     assert_eq!(bench.now, Time::ZERO.after(4 * Duration::from_secs(1) + settings().grace), "settled after 4 s");
     assert!(!bench.drained, "there is a moment to give it back");
-    assert_eq!(bench.asked.front().expect("it is given back").1.to_string(), "nak");
+    assert!(bench.asks(AT_ONCE), "{:?}", bench.asked);
     bench.wake(Timer::Grace);
     assert!(bench.drained);
     assert_eq!((bench.processor.in_flight(), bench.processor.counters().abandoned), (0, 1));
@@ -698,17 +845,19 @@ fn the_grace_time_ends_a_drain() {
 
 #[test]
 fn where_attempts_are_few_no_nak_costs_one() {
-    for (max_deliver, effect) in [(1, "publish message 7 again"), (3, "publish message 7 again"), (4, "nak")] {
+    for (max_deliver, effect) in
+        [(1, About(EffectKind::Republish, 7)), (3, About(EffectKind::Republish, 7)), (4, AT_ONCE)]
+    {
         let mut bench = Bench::new(Settings { max_deliver, ..settings() });
         bench.deliver(7, "s", 0).drain();
-        assert_eq!(bench.asked.front().expect("it is given back").1.to_string(), effect, "{max_deliver}");
+        assert!(bench.asks(effect), "{:?}", bench.asked);
     }
 }
 
 #[test]
 fn an_acknowledgement_that_is_never_confirmed_is_left_to_redelivery() {
     let mut bench = Bench::acknowledging(Settings { retry_timeout: Duration::ZERO, ..settings() });
-    bench.fail("ack", FailureKind::TimedOut).nothing_asked();
+    bench.others_succeed(EffectKind::Acknowledge).fail(Ack, FailureKind::TimedOut).nothing_asked();
     assert_eq!((bench.processor.in_flight(), bench.processor.counters().unconfirmed), (0, 1));
 }
 
@@ -720,177 +869,4 @@ fn a_frozen_process_that_wakes_up_sends_one_heartbeat_a_job_and_goes_on() {
     bench.handle(Input::Woken);
     assert_eq!(bench.heartbeats.len(), 1);
     assert_eq!(bench.wake_up.expect("a heartbeat is due").at, bench.now.after(Duration::from_secs(2)));
-}
-
-/// Every row of the table in `job.rs` is taken by some script here, and no edge is taken that has no row.
-#[test]
-fn the_table_of_transitions_is_the_truth() {
-    let mut taken = BTreeSet::new();
-    let mut keep = |bench: &Bench| taken.extend(bench.processor.edges.iter().copied());
-    let settings = || Settings { revise: true, ..settings() };
-    let giving_up_at_once = || Settings { retry_timeout: Duration::ZERO, ..settings() };
-
-    let mut bench = Bench::new(settings());
-    bench.deliver_payload(1, 0, b"{").report("term: not JSON: line 1, column 1", Report::Acknowledged);
-    bench.deliver(2, "s", 0).deliver(3, "s", 0).drain().deliver(4, "t", 0).deliver_again(5, 2, "u");
-    bench.report("nak", Report::Acknowledged).deliver_again(3, 2, "s").asked.clear();
-    bench.deliver_again(3, 3, "s");
-    keep(&bench);
-    for effect in ["publish message 7 again", ""] {
-        let mut bench = Bench::new(settings());
-        bench.deliver_again(7, 2, "s").drain();
-        if effect.is_empty() {
-            bench.report("publish message 7 again", Report::Republished { stream_sequence: 9 });
-        } else {
-            bench.fail(effect, FailureKind::Busy).wake(Timer::Retry).fail(effect, FailureKind::Rejected);
-        }
-        keep(&bench);
-    }
-    // Where a drain finds a job: queued, before a count, at a count and at a page, of each kind.
-    type Take = fn(&mut Bench);
-    let takes: [Take; 3] = [
-        |bench| {
-            bench.deliver(7, "s", 2);
-        },
-        |bench| {
-            bench.deliver_again(7, 2, "s");
-        },
-        |bench| {
-            bench.outgrow("s");
-        },
-    ];
-    let pages = || Report::Loaded(page(0..2, None));
-    for take in takes {
-        let mut bench = Bench::new(settings());
-        bench.deliver(6, "s", 2);
-        take(&mut bench);
-        bench.drain();
-        keep(&bench);
-        for counts in [&[] as &[u64], &[1], &[1, 2, 2]] {
-            let mut bench = Bench::new(settings());
-            take(&mut bench);
-            bench.settle("s", counts).drain();
-            keep(&bench);
-        }
-        let mut bench = Bench::new(settings());
-        take(&mut bench);
-        bench.count().drain();
-        keep(&bench);
-        // What has begun to save when the grace time ends.
-        let stored = Stored { notified: NOTIFIED, revision: 2, ..STORED };
-        let begun = [pages(), Report::Saved(stored), Report::Published { stream_sequence: 9, segments: 2 }];
-        for reported in 1..=begun.len() {
-            let mut bench = Bench::new(settings());
-            take(&mut bench);
-            bench.settle("s", &[2, 2]);
-            for report in begun.iter().take(reported) {
-                let (effect, _) = bench.asked.pop_front().expect("an effect");
-                bench.handle(Input::Reported { effect, report: report.clone() });
-            }
-            bench.drain().wake(Timer::Grace);
-            keep(&bench);
-        }
-        // Every failure of every effect: once more, given up, refused.
-        for (kind, settings) in [
-            (FailureKind::Busy, settings()),
-            (FailureKind::Busy, Settings { max_deliver: 1, ..giving_up_at_once() }),
-            (FailureKind::Busy, giving_up_at_once()),
-            (FailureKind::Rejected, settings()),
-        ] {
-            let reports = [
-                Report::Counted { segments: 2 },
-                Report::Counted { segments: 2 },
-                Report::Loaded(page(0..2, Some("x"))),
-                pages(),
-                Report::Saved(Stored { notified: NOTIFIED, revision: 2, ..STORED }),
-                Report::Published { stream_sequence: 9, segments: 2 },
-                Report::Marked,
-            ];
-            for reported in 0..=reports.len() {
-                let mut bench = Bench::new(settings.clone());
-                take(&mut bench);
-                for report in reports.iter().take(reported) {
-                    bench.count();
-                    let (effect, _) = bench.asked.pop_front().expect("an effect");
-                    bench.handle(Input::Reported { effect, report: report.clone() });
-                }
-                bench.count().served();
-                let Some((effect, _)) = bench.asked.pop_front() else {
-                    keep(&bench);
-                    continue;
-                };
-                let report = Report::Failed(Failure { kind, detail: "as the test wants".into() });
-                bench.handle(Input::Reported { effect, report });
-                keep(&bench);
-            }
-        }
-    }
-    for (kind, retry_timeout) in
-        [(FailureKind::Busy, settings()), (FailureKind::Busy, giving_up_at_once()), (FailureKind::Rejected, settings())]
-    {
-        let mut bench = Bench::saving(retry_timeout.clone());
-        bench.fail(SAVE, FailureKind::Rejected).fail(DEAD_LETTER, kind);
-        keep(&bench);
-        let mut bench = Bench::new(retry_timeout);
-        bench.exhaust(7).deliver_payload(8, 0, b"").asked.pop_back();
-        bench.fail(
-            "keep message 7 as a dead letter: handed over 5 times, and each time its process died or was cut off",
-            kind,
-        );
-        keep(&bench);
-    }
-    let mut bench = Bench::saving(settings());
-    bench.fail(SAVE, FailureKind::Rejected).report(DEAD_LETTER, Report::DeadLettered { stream_sequence: 9 });
-    keep(&bench);
-    let mut bench = Bench::new(settings());
-    bench.exhaust(7);
-    let (effect, _) = bench.asked.pop_front().expect("a dead letter");
-    bench.handle(Input::Reported { effect, report: Report::DeadLettered { stream_sequence: 9 } });
-    bench.handle(Input::Delivered(Delivery { redrive_of: Some(3), ..delivery(7, 1, b"{}") }));
-    keep(&bench);
-    for stored in [Stored { notified: NOTIFIED, ..STORED }, STORED] {
-        for take in takes {
-            let mut bench = Bench::new(settings());
-            take(&mut bench);
-            bench.settle("s", &[2, 2]).report(LOAD, pages()).report(SAVE, Report::Saved(stored));
-            if bench.asked.front().is_some_and(|(_, effect)| effect.to_string() == "ack") {
-                bench.deliver_again(7, 3, "s").report("ack", Report::Acknowledged);
-                bench.report("ack", Report::Acknowledged);
-            }
-            keep(&bench);
-        }
-    }
-    #[cfg(feature = "planted-bugs")]
-    for take in takes {
-        let mut bench = Bench::new(settings());
-        bench.processor.bug = Some(crate::Bug::SummaryPanics);
-        take(&mut bench);
-        let mut poisoned = page(0..1, None);
-        poisoned.segments[0].text = crate::Bug::PANIC.to_owned();
-        bench.settle("s", &[1, 1]).report(LOAD, Report::Loaded(poisoned));
-        keep(&bench);
-    }
-
-    let mut rows = String::new();
-    for (from, on, to) in &taken {
-        writeln!(rows, "{from} | {on} | {to}").expect("a string takes everything");
-    }
-    let table: BTreeSet<String> = include_str!("../job/mod.rs")
-        .lines()
-        .filter_map(|line| line.strip_prefix("//! | ")?.rsplit_once(" |")?.0.rsplit_once(" |"))
-        .map(|(edge, _)| edge.to_owned())
-        .filter(|edge| !edge.starts_with("from") && !edge.starts_with("--"))
-        .collect();
-    let taken: BTreeSet<String> = rows.lines().map(str::to_owned).collect();
-    // A panic can only be planted.
-    let table: BTreeSet<String> = table
-        .into_iter()
-        .filter(|edge| {
-            cfg!(feature = "planted-bugs")
-                || !["loading | loaded | dead-lettering", "loading | loaded | over"].contains(&&**edge)
-        })
-        .collect();
-    assert!(table.len() > 60, "the table was read: {table:?}");
-    let difference: Vec<_> = table.symmetric_difference(&taken).collect();
-    assert!(difference.is_empty(), "in the table or taken, not both: {difference:#?}");
 }
