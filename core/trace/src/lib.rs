@@ -30,7 +30,7 @@
 //! a report for lost, which is longer than the time-out of the shell that an operator sets.
 //!
 //! A part that **continues** another file of the same processor says so in its header; its numbers go on from there. Given
-//! alone, it replays from its first new job on.
+//! alone, it replays from its first new job on. [`Processes`] finds which part goes on where.
 //!
 //! # Words
 //!
@@ -51,6 +51,7 @@ pub mod cut;
 mod files;
 mod follow;
 mod format;
+mod processes;
 mod read;
 mod record;
 mod redact;
@@ -61,6 +62,7 @@ pub use self::{
     files::{FilesError, TraceFiles, is_read_in_directory},
     follow::{Followed, Follower},
     format::{Content, Continues, Entry, FORMAT, Header, LeftOut, Line, Note, Said, Server, Servers},
+    processes::{Begin, ProcessHeader, ProcessLine, Processes},
     read::{ReadError, Reader},
     record::Recorder,
 };

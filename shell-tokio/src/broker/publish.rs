@@ -63,9 +63,7 @@ impl Requester {
         let payload = serde_json::to_vec(notification).map_err(|error| rejected(error.to_string()))?;
         let subject = announcement.subject(key);
         let mut headers = HeaderMap::new();
-        if cfg!(not(feature = "first-version")) {
-            headers.insert(NATS_MESSAGE_ID, announcement.message_id(key));
-        }
+        headers.insert(NATS_MESSAGE_ID, announcement.message_id(key));
         if announcement == Announcement::ProcessedOnce {
             headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, "0");
         }

@@ -63,9 +63,6 @@ pub enum RunError {
 ///
 /// What keeps the service from starting, and a second signal.
 pub async fn run(client: async_nats::Client, database: Database, args: &RunArgs) -> Result<(), RunError> {
-    if cfg!(feature = "first-version") {
-        tracing::error!("this build has the faults of the first version and is for tests only");
-    }
     let mut signals = signals()?;
     // A start that must fail changes nothing on the servers.
     args.record.directory.as_deref().map_or(Ok(()), record::prepare)?;

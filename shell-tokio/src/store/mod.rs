@@ -2,13 +2,10 @@
 
 mod count;
 mod failures;
-#[cfg(feature = "first-version")]
-mod first_version;
 mod load;
 mod mark;
 mod page_gate;
 mod queue;
-#[cfg_attr(feature = "first-version", expect(dead_code, reason = "the first version had no conditional upsert"))]
 pub(crate) mod save;
 mod segment;
 pub mod stale;
@@ -131,10 +128,7 @@ impl Store {
         let (saver, after_saves) = (worker.clone(), Arc::clone(&page_gate));
         tokio::spawn(batches(waiting_saves, BATCH, async move |batch| {
             let requests = batch.len();
-            #[cfg(not(feature = "first-version"))]
             saver.save(batch).await;
-            #[cfg(feature = "first-version")]
-            saver.insert(batch).await;
             after_saves.done(requests, 1);
         }));
         let after_marks = Arc::clone(&page_gate);
