@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
-use transcript_core::{Effect, Settings, Time, ids::Session};
+use transcript_core::{Effect, EffectKind, Settings, Time, ids::Session};
 
 use crate::bug::Bug;
 
@@ -54,7 +54,7 @@ pub struct Options {
     /// How long a step is tried again in place.
     pub retry_timeout_ms: u64,
     /// How long a shell waits for an answer; the core waits four times as long.
-    pub answer_timeout_ms: u64,
+    pub request_timeout_ms: u64,
     /// The duplicate window that the stream is given, and for which one notification a call is promised.
     pub window_ms: u64,
     /// The shortest delay of a message.
@@ -258,6 +258,8 @@ pub enum Kind {
     Load,
     /// Saves.
     Save,
+    /// Looks at what is stored.
+    Check,
     /// Notifications.
     Publish,
     /// Marks.
@@ -274,11 +276,12 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Any,
         Self::Count,
         Self::Load,
         Self::Save,
+        Self::Check,
         Self::Publish,
         Self::Mark,
         Self::DeadLetter,
@@ -290,15 +293,16 @@ impl Kind {
     /// What an effect is.
     #[must_use]
     pub fn of(effect: &Effect) -> Self {
-        match effect {
-            Effect::Count { .. } => Self::Count,
-            Effect::Load { .. } => Self::Load,
-            Effect::Save { .. } => Self::Save,
-            Effect::Publish { .. } => Self::Publish,
-            Effect::Mark { .. } => Self::Mark,
-            Effect::DeadLetter { .. } => Self::DeadLetter,
-            Effect::Republish { .. } => Self::Republish,
-            Effect::Acknowledge { .. } => Self::Acknowledge,
+        match effect.kind() {
+            EffectKind::Count => Self::Count,
+            EffectKind::Load => Self::Load,
+            EffectKind::Save => Self::Save,
+            EffectKind::Check => Self::Check,
+            EffectKind::Publish => Self::Publish,
+            EffectKind::Mark => Self::Mark,
+            EffectKind::DeadLetter => Self::DeadLetter,
+            EffectKind::Republish => Self::Republish,
+            EffectKind::Acknowledge => Self::Acknowledge,
         }
     }
 }
@@ -487,7 +491,7 @@ impl Options {
             max_in_flight: 8,
             page_size: 2,
             retry_timeout_ms: 600_000,
-            answer_timeout_ms: 7_500,
+            request_timeout_ms: 7_500,
             window_ms: 86_400_000,
             delay_us: 150,
             jitter_us: 0,
@@ -512,7 +516,8 @@ impl Options {
             page_size: self.page_size,
             max_deliver: self.max_deliver,
             retry_timeout: millis(self.retry_timeout_ms),
-            answer_timeout: millis(self.answer_timeout_ms * 4),
+            request_timeout: millis(self.request_timeout_ms),
+            duplicate_window: millis(self.window_ms),
             announce_once: self.announce_once,
             revise: self.revise,
             max_bytes_in_flight: self.max_bytes_in_flight.unwrap_or(defaults.max_bytes_in_flight),

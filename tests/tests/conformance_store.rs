@@ -79,8 +79,9 @@ impl Real {
                 Ok(Answer::Counts(counts))
             }
             Command::Save { summary, durability } => self.save(summary, *durability).await,
-            Command::Mark { key, announcement, notified, durability } => {
-                let mark = Mark { key: key.clone(), announcement: *announcement, notified: *notified };
+            Command::Mark { key, announcement, segments, notified, durability } => {
+                let (key, segments) = (key.clone(), *segments);
+                let mark = Mark { key, announcement: *announcement, segments, notified: *notified };
                 self.update(statement::mark(&mark), *durability).await?;
                 Ok(Answer::Marked)
             }
@@ -193,12 +194,13 @@ fn command() -> impl Strategy<Value = Command> {
     let session = || (0..2_u8).prop_map(|number| -> Arc<str> { format!("s{number}").into() });
     prop_oneof![
         3 => (0..2_u8, 0..7_u64).prop_map(|(session, segments)| save(session, segments)),
-        1 => (0..2_u8, 1..9_u64).prop_map(|(session, stream_sequence)| Command::Mark {
+        2 => (0..2_u8, 1..9_u64, 0..7_u64).prop_map(|(session, stream_sequence, segments)| Command::Mark {
             key: summary(session, 0).key.clone(),
             announcement: match stream_sequence {
                 1..5 => Announcement::Processed,
-                revision => Announcement::Revised { revision },
+                revision => Announcement::Revised { revision: revision - 3 },
             },
+            segments,
             notified: Notified { stream_sequence, at: WallTime::from_millis(1) },
             durability: Durability::Journal,
         }),

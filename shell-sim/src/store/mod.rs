@@ -111,6 +111,8 @@ pub enum Command {
         after: Option<Cursor>,
         /// The most segments to load; at least one.
         limit: u32,
+        /// The most bytes of texts and labels.
+        max_bytes: u64,
     },
     /// Store a summary unless one of more segments is stored, or an announced one of as many; marks that are there stay.
     Save {
@@ -125,6 +127,8 @@ pub enum Command {
         key: Key,
         /// What was announced.
         announcement: Announcement,
+        /// How many segments were announced.
+        segments: u64,
         /// The mark.
         notified: Notified,
         /// When it is answered.
@@ -339,16 +343,18 @@ impl Store {
             Command::Count { sessions } => {
                 Ok(Answer::Counts(sessions.iter().map(|session| self.segments.count(session)).collect()))
             }
-            Command::Load { session_id, after, limit } => {
-                self.segments.page(&session_id, after.as_ref(), limit).map(Answer::Page).ok_or(StoreError::Rejected)
-            }
+            Command::Load { session_id, after, limit, max_bytes } => self
+                .segments
+                .page(&session_id, after.as_ref(), limit, max_bytes)
+                .map(Answer::Page)
+                .ok_or(StoreError::Rejected),
             Command::Save { summary, durability } => {
                 let stored = self.save(now, summary);
                 self.written(now, durability);
                 Ok(Answer::Stored(Some(stored)))
             }
-            Command::Mark { key, announcement, notified, durability } => {
-                self.mark(now, key, announcement, notified);
+            Command::Mark { key, announcement, segments, notified, durability } => {
+                self.mark(now, key, announcement, segments, notified);
                 self.written(now, durability);
                 Ok(Answer::Marked)
             }
@@ -397,12 +403,21 @@ impl Store {
         stored
     }
 
-    fn mark(&mut self, now: Time, key: Key, announcement: Announcement, notified: Notified) {
+    fn mark(&mut self, now: Time, key: Key, announcement: Announcement, segments: u64, notified: Notified) {
         let Some(document) = self.summaries.get_mut(&key) else { return };
         let before = document.clone();
-        match announcement {
-            Announcement::Processed | Announcement::ProcessedOnce => drop(document.notified.get_or_insert(notified)),
-            Announcement::Revised { revision } => document.revised = document.revised.max(Some(revision)),
+        let announced = match announcement {
+            Announcement::Processed | Announcement::ProcessedOnce => {
+                document.notified.get_or_insert(notified);
+                1
+            }
+            Announcement::Revised { revision } => {
+                document.revised = document.revised.max(Some(revision));
+                revision
+            }
+        };
+        if document.revision == announced && document.summary.segments > segments {
+            document.revision += 1;
         }
         if *document != before {
             self.unflushed.push_back((now, Undo::Summary { key, before: Some(before) }));

@@ -84,8 +84,8 @@ impl Segments {
         drop(self.take(id));
     }
 
-    /// The segments after the cursor, at most `limit`; `None` where the cursor is not one of this store.
-    pub(super) fn page(&self, session_id: &str, after: Option<&Cursor>, limit: u32) -> Option<Page> {
+    /// The segments after the cursor, at most `limit` and `max_bytes`; `None` where the cursor is not one of this store.
+    pub(super) fn page(&self, session_id: &str, after: Option<&Cursor>, limit: u32, max_bytes: u64) -> Option<Page> {
         let start = match after {
             Some(cursor) => Bound::Excluded(Place::read(cursor)?),
             None => Bound::Unbounded,
@@ -96,9 +96,18 @@ impl Segments {
             .into_iter()
             .flat_map(|segments| segments.range((start.clone(), Bound::Unbounded)));
         let limit = usize::try_from(limit.max(1)).unwrap_or(usize::MAX);
-        let page: Vec<(&Place, &Arc<Segment>)> = rest.by_ref().take(limit).collect();
-        let next = rest.next().and(page.last()).map(|(place, _)| place.cursor());
-        Some(Page { segments: page.into_iter().map(|(_, segment)| Segment::clone(segment)).collect(), next })
+        let mut rest = rest.by_ref().peekable();
+        let (mut page, mut bytes): (Vec<(&Place, &Arc<Segment>)>, u64) = (vec![], 0);
+        while page.len() < limit
+            && let Some(next) = rest.next_if(|(_, segment)| bytes + size(segment) <= max_bytes)
+        {
+            bytes += size(next.1);
+            page.push(next);
+        }
+        let left = rest.next();
+        let needs = left.map(|(_, segment)| size(segment)).filter(|size| *size > max_bytes);
+        let next = left.and(page.last()).map(|(place, _)| place.cursor());
+        Some(Page { segments: page.into_iter().map(|(_, segment)| Segment::clone(segment)).collect(), next, needs })
     }
 
     fn take(&mut self, id: &str) -> Option<(Arc<str>, Arc<Segment>)> {
@@ -107,4 +116,10 @@ impl Segments {
         let segment = segments.remove(&place)?;
         Some((session_id, segment))
     }
+}
+
+/// What a segment counts for where pages are bounded by bytes.
+fn size(segment: &Segment) -> u64 {
+    let bytes = segment.text.len() + segment.speaker.as_ref().map_or(0, String::len);
+    u64::try_from(bytes).unwrap_or(u64::MAX)
 }

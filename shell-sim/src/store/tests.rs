@@ -49,7 +49,7 @@ const MARK: Notified = Notified { stream_sequence: 7, at: WallTime::from_millis(
 
 fn mark(notified: Notified) -> Command {
     let announcement = Announcement::Processed;
-    Command::Mark { key: summary(0).key.clone(), announcement, notified, durability: Durability::Journal }
+    Command::Mark { key: summary(0).key.clone(), announcement, segments: 9, notified, durability: Durability::Journal }
 }
 
 fn count(store: &mut Store) -> Result<Answer, StoreError> {
@@ -90,7 +90,8 @@ fn a_summary_never_goes_back_and_keeps_its_mark() {
     let key = summary(0).key.clone();
     assert_eq!(store.perform(at(0), Command::Read { key: key.clone() }, Fate::Done), revised(6, 2, None));
     let announcement = Announcement::Revised { revision: 2 };
-    let told = Command::Mark { key: key.clone(), announcement, notified: MARK, durability: Durability::Journal };
+    let told =
+        Command::Mark { key: key.clone(), announcement, segments: 9, notified: MARK, durability: Durability::Journal };
     assert_eq!(store.perform(at(0), told, Fate::Done), Ok(Answer::Marked));
     assert_eq!(store.perform(at(0), save(6, Durability::Journal), Fate::Done), revised(6, 2, Some(2)));
     assert_eq!(store.summary(&key).map(|document| document.summary.segments), Some(6));
@@ -137,7 +138,7 @@ fn a_kill_loses_what_no_journal_has() {
         killed.start();
         assert_eq!(count(&mut killed), Err(StoreError::NotPrimary));
         killed.elect();
-        let page = Command::Load { session_id: "s".into(), after: None, limit: 9 };
+        let page = Command::Load { session_id: "s".into(), after: None, limit: 9, max_bytes: 1 << 20 };
         let Ok(Answer::Page(page)) = killed.perform(at(90), page, Fate::Done) else { panic!("no page") };
         let ids: Vec<String> = page.segments.into_iter().map(|segment| segment.id).collect();
         (killed.summaries().map(|(_, document)| document.summary.segments).collect::<Vec<_>>(), ids.join(" "))
@@ -167,7 +168,8 @@ fn without_a_primary_nothing_is_read_or_written() {
 
 #[test]
 fn a_foreign_cursor_is_refused() {
-    let load = Command::Load { session_id: "s".into(), after: Some(Cursor("?".to_owned())), limit: 1 };
+    let load =
+        Command::Load { session_id: "s".into(), after: Some(Cursor("?".to_owned())), limit: 1, max_bytes: 1 << 20 };
     assert_eq!(Store::new().perform(at(0), load, Fate::Done), Err(StoreError::Rejected));
 }
 
@@ -187,7 +189,7 @@ proptest! {
         segments.sort_by(|a, b| order(a, b));
         let (mut loaded, mut after, mut pages) = (vec![], None, 0);
         loop {
-            let load = Command::Load { session_id: "s".into(), after, limit };
+            let load = Command::Load { session_id: "s".into(), after, limit, max_bytes: 1 << 20 };
             let Ok(Answer::Page(page)) = store.perform(at(0), load, Fate::Done) else { panic!("no page") };
             loaded.extend(page.segments.into_iter().map(Arc::new));
             pages += 1;

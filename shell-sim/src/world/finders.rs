@@ -18,7 +18,8 @@ pub(super) async fn hear(shared: Rc<Shared>) {
         let payload = shared.nats.heard.take().await;
         if let Some(MaxDeliver { stream_seq, deliveries }) = MaxDeliver::read(&payload) {
             let received_at = shared.calendar();
-            let exhausted = Exhausted { stream_sequence: stream_seq, attempts: deliveries, received_at };
+            let payload = shared.payload(stream_seq).await;
+            let exhausted = Exhausted { stream_sequence: stream_seq, attempts: deliveries, received_at, payload };
             shared.inputs.push(Input::Exhausted(exhausted));
         }
     }

@@ -60,7 +60,7 @@ pub(super) fn act(world: &Rc<World>, number: usize, twist: &mut Twist) {
         }
         Action::LoseAnswer => {
             disturb(world, None, AFTERMATH);
-            fail_some(world, millis(plan.options.answer_timeout_ms));
+            fail_some(world, millis(plan.options.request_timeout_ms));
             twist.lose_answer = true;
         }
         Action::FailBefore(fault) => twist.fate = Some(Fate::FailsBefore(error(*fault))),
@@ -72,7 +72,7 @@ pub(super) fn act(world: &Rc<World>, number: usize, twist: &mut Twist) {
         }
         Action::LoseReport => {
             // The core waits for it, and that uses up its retry timeout as well.
-            fail_some(world, plan.options.core().answer_timeout);
+            fail_some(world, plan.options.core().answer_timeout());
             twist.lose_report = true;
         }
         Action::Duplicate { after_ms } => twist.again_after_ms = Some(*after_ms),
@@ -122,11 +122,12 @@ pub(super) fn arrives_again(world: &Rc<World>, input: &broker::Input, from: Clie
     match input {
         broker::Input::Request(Request::Ack { body: AckBody::Nak(_), .. }) => disturb(world, None, span + AFTERMATH),
         broker::Input::Request(Request::Ack { .. } | Request::Publish { .. }) => {}
-        broker::Input::Request(Request::Pull { .. } | Request::Api { .. })
+        broker::Input::Request(Request::Pull { .. } | Request::UnreadablePull { .. } | Request::Api { .. })
         | broker::Input::Connect(_)
         | broker::Input::Disconnect(_)
         | broker::Input::Subscribe { .. }
         | broker::Input::Unsubscribe(_)
+        | broker::Input::Limit(_)
         | broker::Input::Terminate
         | broker::Input::Kill { .. }
         | broker::Input::Start => return,

@@ -12,7 +12,7 @@ use std::{
 use jetstream_model::{AckBody, Answer, Headers, Message, Which};
 use smol::future;
 use transcript_core::{
-    Acknowledgement, Effect, Failure, FailureKind, Input, Output, Processor, Report, Time, WakeUp, WallTime,
+    Acknowledgement, Effect, Failure, FailureKind, Input, Output, Payload, Processor, Report, Time, WakeUp, WallTime,
     contract::{
         ATTEMPTS_HEADER, Announcement, DEAD_LETTER_SUBJECT, DeadLetter, Notification, REASON_HEADER, REDRIVE_OF_HEADER,
         SESSION_ENDED_SUBJECT, STREAM_SEQUENCE_HEADER, TRANSCRIPTION_STREAM, redrive_id,
@@ -97,7 +97,7 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
         nats: Rc::clone(&nats),
         mongo: Rc::clone(&mongo),
         ack_wait,
-        answer_timeout: millis(options.answer_timeout_ms),
+        answer_timeout: options.core().request_timeout,
         allowance: Cell::new(0),
         allowed: Bell::default(),
         open_pulls: RefCell::new(Some(vec![])),
@@ -192,6 +192,14 @@ impl Shared {
         self.nats.ask(|answer| Frame::Get { answer, which: Which::Sequence(stream_sequence) })
     }
 
+    /// The bytes of a message of the stream; `None` where it holds none, or cannot be read.
+    pub(super) async fn payload(&self, stream_sequence: u64) -> Option<Payload> {
+        match self.within(self.original(stream_sequence).answer()).await {
+            Some(Message::Answer { answer: Answer::Message(message), .. }) => Some(Payload(message.payload.to_vec())),
+            Some(_) | None => None,
+        }
+    }
+
     /// Its own bytes, or what is known of the call where the stream no longer holds it.
     async fn copy(&self, original: Awaited, known: Option<&SessionEnded>) -> Result<Arc<[u8]>, Failure> {
         match self.within(original.answer()).await {
@@ -201,7 +209,7 @@ impl Shared {
             Some(_) => return Err(Failure { kind: FailureKind::Busy, detail: "the stream cannot be read".to_owned() }),
         }
         let known = known.ok_or_else(|| Failure {
-            kind: FailureKind::Rejected,
+            kind: FailureKind::Missing,
             detail: "the message is no longer in the stream".to_owned(),
         })?;
         Ok(serde_json::to_vec(known).expect("an end is JSON").into())
@@ -230,14 +238,23 @@ impl Shared {
         published(self.within(awaited.answer()).await)
     }
 
-    /// The place of the last message of a subject, which is why the stream refused another one.
-    async fn last_of(&self, subject: String) -> Result<Report, Failure> {
-        let awaited = self.nats.ask(|answer| Frame::Get { answer, which: Which::LastOf(subject.into()) });
-        match self.within(awaited.answer()).await {
-            Some(Message::Answer { answer: Answer::Message(message), .. }) => {
-                Ok(Report::Published { stream_sequence: message.sequence })
+    /// The message that is why the stream did not take another one, and what it announces.
+    async fn announced_before(&self, which: Which, ours: u64) -> Result<Report, Failure> {
+        let place = if let Which::Sequence(sequence) = &which { Some(*sequence) } else { None };
+        let awaited = self.nats.ask(|answer| Frame::Get { answer, which });
+        match (self.within(awaited.answer()).await, place) {
+            (Some(Message::Answer { answer: Answer::Message(message), .. }), _) => {
+                let announced = serde_json::from_slice::<Notification>(&message.payload);
+                let segments = announced.map_or(ours, |announced| announced.segments);
+                Ok(Report::Published { stream_sequence: message.sequence, segments })
             }
-            Some(_) | None => Err(Failure { kind: FailureKind::Busy, detail: "the stream cannot be read".to_owned() }),
+            // It was deleted since.
+            (Some(Message::Refused { error, .. }), Some(stream_sequence)) if error.err_code == NO_MESSAGE_FOUND => {
+                Ok(Report::Published { stream_sequence, segments: ours })
+            }
+            (Some(_) | None, _) => {
+                Err(Failure { kind: FailureKind::Busy, detail: "the stream cannot be read".to_owned() })
+            }
         }
     }
 }
@@ -300,7 +317,7 @@ impl Driver {
             }
             Input::Stale(stale) => world.saw(&Observation::StaleSummary { processor, key: &stale.session.key() }),
             Input::Woken => {}
-            Input::Drain => self.shared.stop_pulling(),
+            Input::Consumer(_) | Input::Drain | Input::DeliveriesStopped => {}
         }
         #[cfg(feature = "planted-bugs")]
         if let Input::Delivered(delivery) = &input
@@ -359,6 +376,11 @@ impl Driver {
                     }
                     world.pass(Point::Effect { processor, kind, moment: Moment::After });
                 }
+                Output::StopDeliveries => {
+                    shared.stop_pulling();
+                    shared.inputs.push(Input::DeliveriesStopped);
+                }
+                Output::Notice(_) => {}
                 Output::Wait(next) => {
                     let core = self.core.borrow();
                     let (jobs, bytes) = (core.in_flight(), core.bytes_in_flight());
@@ -376,9 +398,7 @@ impl Driver {
     }
 
     fn allow(&self) {
-        let room = u64::try_from(self.core.borrow().room()).unwrap_or(u64::MAX);
-        let counters = self.core.borrow().counters();
-        let allowance = counters.delivered + counters.overflowed + room;
+        let allowance = self.core.borrow().allowance();
         if self.shared.allowance.replace(allowance) != allowance {
             self.shared.allowed.put(());
         }
@@ -405,8 +425,8 @@ impl Driver {
                     shared.report(id, report);
                 });
             }
-            Effect::Load { session_id, after, limit, counted: _ } => {
-                let command = Command::Load { session_id, after, limit };
+            Effect::Load { session_id, after, limit, max_bytes, counted: _ } => {
+                let command = Command::Load { session_id, after, limit, max_bytes };
                 let sent = shared.mongo.try_send(&command);
                 world.spawn_on(processor, async move {
                     let report = match shared.store(command, sent).await {
@@ -424,8 +444,20 @@ impl Driver {
                     shared.report(id, report);
                 });
             }
-            Effect::Mark { key, announcement, notified } => {
-                let command = Command::Mark { key, announcement, notified, durability: Durability::Journal };
+            Effect::Check { key } => {
+                let command = Command::Read { key };
+                let sent = shared.mongo.try_send(&command);
+                world.spawn_on(processor, async move {
+                    let report = match shared.store(command, sent).await {
+                        Ok(store::Answer::Stored(stored)) => Report::Checked(stored),
+                        other => failed(&other),
+                    };
+                    shared.report(id, report);
+                });
+            }
+            Effect::Mark { key, announcement, segments, notified } => {
+                let durability = Durability::Journal;
+                let command = Command::Mark { key, announcement, segments, notified, durability };
                 let sent = shared.mongo.try_send(&command);
                 world.spawn_on(processor, async move {
                     let report = match shared.store(command, sent).await {
@@ -438,11 +470,19 @@ impl Driver {
             Effect::Publish { key, announcement, notification } => {
                 let awaited = shared.nats.ask(|answer| self.publication(answer, &key, announcement, &notification));
                 world.spawn_on(processor, async move {
-                    let report = match shared.within(awaited.answer()).await {
+                    let which = match shared.within(awaited.answer()).await {
                         Some(Message::PublishRefused { error, .. }) if error.err_code == WRONG_LAST_SEQUENCE => {
-                            shared.last_of(announcement.subject(&key)).await
+                            Ok(Which::LastOf(announcement.subject(&key).into()))
                         }
-                        answer => published(answer).map(|stream_sequence| Report::Published { stream_sequence }),
+                        Some(Message::PubAck(ack)) if ack.duplicate => Ok(Which::Sequence(ack.sequence)),
+                        answer => Err(published(answer)),
+                    };
+                    let report = match which {
+                        Ok(which) => shared.announced_before(which, notification.segments).await,
+                        Err(published) => published.map(|stream_sequence| Report::Published {
+                            stream_sequence,
+                            segments: notification.segments,
+                        }),
                     };
                     shared.report(id, report.unwrap_or_else(Report::Failed));
                 });
@@ -536,7 +576,7 @@ fn published(answer: Option<Message>) -> Result<u64, Failure> {
     match answer {
         None => failure(FailureKind::TimedOut, "NATS: timed out"),
         Some(Message::PubAck(ack)) => Ok(ack.sequence),
-        Some(Message::NoResponders) => failure(FailureKind::Unreachable, "NATS: no responders"),
+        Some(Message::NoResponders { .. }) => failure(FailureKind::Unreachable, "NATS: no responders"),
         Some(Message::PublishRefused { error, .. }) => {
             let kind = match error.code {
                 401 | 403 => FailureKind::Denied,
@@ -560,7 +600,7 @@ fn published(answer: Option<Message>) -> Result<u64, Failure> {
 fn acknowledged(answer: Option<&Message>) -> Report {
     match answer {
         None => failure(FailureKind::TimedOut, "NATS: timed out"),
-        Some(Message::NoResponders) => failure(FailureKind::Unreachable, "NATS: no responders"),
+        Some(Message::NoResponders { .. }) => failure(FailureKind::Unreachable, "NATS: no responders"),
         Some(
             Message::Delivery(_)
             | Message::Status(_)

@@ -31,8 +31,6 @@ const MEND_AFTER: Duration = Duration::from_secs(1);
 const MEND_STREAM_AFTER: Duration = Duration::from_secs(2);
 /// How long the last bytes to NATS may take.
 const FLUSH: Duration = Duration::from_secs(1);
-/// How long a report may wait in the queue. Asking again after that costs a job nothing: it keeps its place in the queue.
-const REPORT_LOST: Duration = Duration::from_secs(60);
 
 /// Why the service did not start, or how it ended where it should not have.
 #[derive(Debug, Error)]
@@ -101,24 +99,26 @@ pub async fn drive(
     let clock = Clock::start();
     let missing = Arc::new(Notify::new());
     tokio::spawn(mend(missing.clone(), jetstream, args.stream.clone()));
-    let answer_timeout = args.jobs.answer_timeout;
+    let request_timeout = args.jobs.request_timeout;
     let name: Arc<str> = args.name.clone().unwrap_or_else(own_name).into();
     let (tape, recording) = record(&client, database, args, &name, clock).await?.unzip();
     let mut finders = JoinSet::new();
     // Before anything is pulled: it is a pull that makes JetStream notice.
-    finders.spawn(Advisories::subscribe(&client).await?.run(clock, reports.clone()));
+    let broker = Broker::start(&client, &reports, request_timeout, Arc::clone(&name));
+    finders.spawn(Advisories::subscribe(&client).await?.run(clock, broker.clone(), reports.clone()));
     if args.announce.revise {
         let AnnounceSettings { revise_every, revise_within, .. } = args.announce;
-        let watch = Watch::new(database, reports.clone(), answer_timeout, clock, revise_every, revise_within);
+        let watch = Watch::new(database, reports.clone(), request_timeout, clock, revise_every, revise_within);
         finders.spawn(watch.run());
     }
     let servers = RealServers {
-        store: Store::start(database, &reports, answer_timeout),
-        broker: Broker::start(&client, &reports, answer_timeout, Arc::clone(&name)),
+        store: Store::start(database, &reports, request_timeout),
+        broker,
         deliveries: Some(Deliveries::start(
-            Puller::new(client.clone(), clock, reports, allowed, missing, args.stream.ack_wait),
+            Puller::new(client.clone(), clock, reports.clone(), allowed, missing, args.stream.ack_wait),
             finders,
         )),
+        inputs: reports,
     };
     tracing::info!(name = &*name, jobs = ?args.jobs, announce = ?args.announce, stream = ?args.stream, "ready");
     let ended = Driver { processor, servers, clock, inputs, allowance, tape }.run(signals).await;
@@ -258,7 +258,7 @@ pub fn core_settings(args: &RunArgs) -> Settings {
         nak_delay,
         retry_base,
         retry_cap,
-        answer_timeout,
+        request_timeout,
         grace,
     } = args.jobs;
     Settings {
@@ -273,11 +273,12 @@ pub fn core_settings(args: &RunArgs) -> Settings {
         nak_delay,
         retry_base,
         retry_cap,
-        // A worker reports everything that it was asked, but in the order of the queue: what takes longer than this was lost.
-        answer_timeout: answer_timeout * 4 + REPORT_LOST,
+        request_timeout,
+        duplicate_window: args.stream.duplicate_window,
         grace,
         announce_once: args.announce.announce_once,
         revise: args.announce.revise,
         limits: Limits::default(),
+        ..Settings::default()
     }
 }

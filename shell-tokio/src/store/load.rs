@@ -179,7 +179,7 @@ impl Worker {
         }
         if run.total < limit {
             for asked in left {
-                self.report(asked.id, Report::Loaded(Page { segments: vec![], next: None }));
+                self.report(asked.id, Report::Loaded(Page { segments: vec![], next: None, needs: None }));
             }
             Ok(large)
         } else {
@@ -198,14 +198,14 @@ impl Worker {
         let mut segments = std::mem::take(&mut run.segments);
         segments.sort_by(order);
         let small = run.bytes <= PAGE_BYTES;
-        run.bytes = 0;
         for asked in waiting.remove(run.session.as_str()).unwrap_or_default() {
-            if small {
-                self.report(asked.id, Report::Loaded(Page { segments: segments.clone(), next: None }));
+            if small && u64::try_from(run.bytes).is_ok_and(|bytes| bytes <= asked.what.max_bytes) {
+                self.report(asked.id, Report::Loaded(Page { segments: segments.clone(), next: None, needs: None }));
             } else {
                 large.push(asked.clone());
             }
         }
+        run.bytes = 0;
     }
 
     /// Loads one page: a job asks for its next one behind those that wait.
@@ -231,7 +231,7 @@ impl Worker {
             found @ Found { others: false, .. } => (found, met),
         };
         let next = found.next.and_then(|at| serde_json::to_string(&Start { at, met }).ok()).map(Cursor);
-        Ok(Page { segments: found.segments, next })
+        Ok(Page { segments: found.segments, next, needs: None })
     }
 
     async fn found(&self, load: &Load, at: Place, met: Met) -> Result<Found, Failure> {
@@ -317,7 +317,7 @@ impl Worker {
             gathered.others |= matches!(index, Some(RawBsonRef::Array(_) | RawBsonRef::Decimal128(_)));
             gathered.segments.push((number(index), read(&document)));
             gathered.full = gathered.segments.len() > usize::try_from(load.limit).unwrap_or(usize::MAX);
-            if bytes > PAGE_BYTES && gathered.segments.len() > 1 {
+            if u64::try_from(bytes).is_ok_and(|bytes| bytes > load.max_bytes) && gathered.segments.len() > 1 {
                 gathered.full = true;
                 break;
             }

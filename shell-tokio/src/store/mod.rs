@@ -51,6 +51,7 @@ pub struct Store {
     counts: Sender<Arc<str>>,
     loads: Sender<Load>,
     saves: Sender<Arc<Summary>>,
+    checks: Sender<Key>,
     marks: Sender<Mark>,
     page_gate: Arc<PageGate>,
 }
@@ -62,6 +63,8 @@ pub struct Mark {
     pub key: Key,
     /// What was announced.
     pub announcement: Announcement,
+    /// How many segments were announced.
+    pub segments: u64,
     /// Where, and when.
     pub notified: Notified,
 }
@@ -75,6 +78,8 @@ pub struct Load {
     pub after: Option<Cursor>,
     /// The most segments.
     pub limit: u32,
+    /// The most bytes of documents.
+    pub max_bytes: u64,
     /// How many segments the last count found.
     pub counted: u64,
 }
@@ -100,6 +105,7 @@ impl Store {
         let (loads, waiting_loads) = queue();
         let (pages, mut waiting_pages) = queue();
         let (saves, waiting_saves) = queue();
+        let (checks, waiting_checks) = queue();
         let (marks, waiting_marks) = queue();
         let (counter, after_counts) = (worker.clone(), Arc::clone(&page_gate));
         tokio::spawn(batches(waiting_counts, BATCH, async move |batch| {
@@ -131,13 +137,19 @@ impl Store {
             saver.save(batch).await;
             after_saves.done(requests, 1);
         }));
+        let (checker, after_checks) = (worker.clone(), Arc::clone(&page_gate));
+        tokio::spawn(batches(waiting_checks, BATCH, async move |batch| {
+            let requests = batch.len();
+            checker.check(batch).await;
+            after_checks.done(requests, 1);
+        }));
         let after_marks = Arc::clone(&page_gate);
         tokio::spawn(batches(waiting_marks, BATCH, async move |batch| {
             let requests = batch.len();
             worker.mark(batch).await;
             after_marks.done(requests, 1);
         }));
-        Self { counts, loads, saves, marks, page_gate }
+        Self { counts, loads, saves, checks, marks, page_gate }
     }
 
     /// Counts the session's segments.
@@ -153,6 +165,11 @@ impl Store {
     /// Stores a summary unless one of more segments is stored.
     pub fn save(&self, id: EffectId, summary: Arc<Summary>) {
         self.ask(&self.saves, id, summary);
+    }
+
+    /// Reads what is stored of a summary.
+    pub fn check(&self, id: EffectId, key: Key) {
+        self.ask(&self.checks, id, key);
     }
 
     /// Marks a summary as announced.

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use futures::TryStreamExt;
 use mongodb::bson::{Bson, DateTime, Document, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, doc};
-use transcript_core::{Failure, FailureKind, Notified, Report, Stored, WallTime, summary::Summary};
+use transcript_core::{Failure, FailureKind, Notified, Report, Stored, WallTime, ids::Key, summary::Summary};
 
 use super::{
     Asked, ONE_BATCH, Worker,
@@ -84,21 +84,7 @@ impl Worker {
         group: &[(Asked<Arc<Summary>>, RawDocumentBuf)],
         failed: &BTreeMap<usize, WriteError>,
     ) {
-        let keys: Vec<Bson> = group.iter().map(|(asked, _)| Bson::from(asked.what.key.as_str())).collect();
-        let fields = doc! { "segments": 1, "complete": 1, "notified": 1, "revision": 1, "revised.revision": 1 };
-        let found: Result<Vec<RawDocumentBuf>, Failure> = self
-            .answer(async {
-                let summaries = self.summaries();
-                let find = summaries.find(doc! { "_id": { "$in": keys } }).projection(fields);
-                find.batch_size(ONE_BATCH).await?.try_collect().await
-            })
-            .await;
-        let found = match &found {
-            Ok(found) => {
-                found.iter().filter_map(|document| Some((document.get_str("_id").ok()?, stored(document)))).collect()
-            }
-            Err(_) => BTreeMap::new(),
-        };
+        let found = self.read_back(group.iter().map(|(asked, _)| &asked.what.key)).await.unwrap_or_default();
         for (place, (asked, _)) in group.iter().enumerate() {
             let report = match (failed.get(&place), found.get(asked.what.key.as_str())) {
                 (Some(error), _) => Report::Failed(error.clone().failure()),
@@ -110,6 +96,32 @@ impl Worker {
             };
             self.report(asked.id, report);
         }
+    }
+
+    /// Tells what is stored of each summary.
+    pub(super) async fn check(&self, batch: Vec<Asked<Key>>) {
+        match self.read_back(batch.iter().map(|asked| &asked.what)).await {
+            Ok(found) => {
+                for asked in &batch {
+                    self.report(asked.id, Report::Checked(found.get(asked.what.as_str()).copied()));
+                }
+            }
+            Err(failure) => self.fail(&batch, &failure),
+        }
+    }
+
+    async fn read_back(&self, keys: impl Iterator<Item = &Key>) -> Result<BTreeMap<String, Stored>, Failure> {
+        let keys: Vec<Bson> = keys.map(|key| Bson::from(key.as_str())).collect();
+        let fields = doc! { "segments": 1, "complete": 1, "notified": 1, "revision": 1, "revised.revision": 1 };
+        let found: Vec<RawDocumentBuf> = self
+            .answer(async {
+                let summaries = self.summaries();
+                let find = summaries.find(doc! { "_id": { "$in": keys } }).projection(fields);
+                find.batch_size(ONE_BATCH).await?.try_collect().await
+            })
+            .await?;
+        let read = |document: &RawDocumentBuf| Some((document.get_str("_id").ok()?.to_owned(), stored(document)));
+        Ok(found.iter().filter_map(read).collect())
     }
 }
 

@@ -21,23 +21,39 @@ pub fn save(summary: &Summary) -> Result<RawDocumentBuf, Failure> {
     Ok(upsert(summary, &encode(summary)?, Missing::Insert))
 }
 
-/// The mark on a summary that was announced, unless it is there.
+/// The mark on a summary that was announced, unless it is there. A summary of the announced revision that is of more
+/// segments than were announced becomes the next revision.
 #[must_use]
 pub fn mark(mark: &Mark) -> RawDocumentBuf {
-    let Mark { key, announcement, notified } = mark;
+    let Mark { key, announcement, segments, notified } = mark;
     let at = DateTime::from_millis(notified.at.as_millis());
     let sequence = number(notified.stream_sequence);
-    match announcement {
-        Announcement::Processed | Announcement::ProcessedOnce => rawdoc! {
-            "q": { "_id": key.as_str(), "notified": { "$exists": false } },
-            "u": { "$set": { "notified": { "streamSequence": sequence, "at": at } } },
-        },
-        Announcement::Revised { revision } => rawdoc! {
-            // A document without the field matches too.
-            "q": { "_id": key.as_str(), "revised.revision": { "$not": { "$gte": number(*revision) } } },
-            "u": { "$set": { "revised": { "revision": number(*revision), "streamSequence": sequence, "at": at } } },
-        },
-    }
+    let announced = match announcement {
+        Announcement::Processed | Announcement::ProcessedOnce => 1,
+        Announcement::Revised { revision } => *revision,
+    };
+    let revision = rawdoc! { "$cond": [{ "$isNumber": "$revision" }, "$revision", 1] };
+    let more = rawdoc! { "$and": [{ "$isNumber": "$segments" }, { "$gt": ["$segments", number(*segments)] }] };
+    let behind = rawdoc! { "$and": [{ "$eq": [revision, number(announced)] }, more] };
+    // A field that is missing in the stored summary stays missing.
+    let next = rawdoc! { "$cond": [behind, number(announced.saturating_add(1)), "$revision"] };
+    let mark = |field: &str, is_marked: RawDocumentBuf, mark: RawDocumentBuf| {
+        rawdoc! { "$cond": [is_marked, format!("${field}"), { "$literal": mark }] }
+    };
+    let marks = match announcement {
+        Announcement::Processed | Announcement::ProcessedOnce => {
+            let is_marked = rawdoc! { "$ne": [{ "$type": "$notified" }, "missing"] };
+            let new = rawdoc! { "streamSequence": sequence, "at": at };
+            rawdoc! { "notified": mark("notified", is_marked, new), "revision": next }
+        }
+        Announcement::Revised { revision } => {
+            let same = rawdoc! { "$gte": ["$revised.revision", number(*revision)] };
+            let is_marked = rawdoc! { "$and": [{ "$isNumber": "$revised.revision" }, same] };
+            let new = rawdoc! { "revision": number(*revision), "streamSequence": sequence, "at": at };
+            rawdoc! { "revised": mark("revised", is_marked, new), "revision": next }
+        }
+    };
+    rawdoc! { "q": { "_id": key.as_str() }, "u": [{ "$set": marks }] }
 }
 
 /// BSON has no unsigned numbers.

@@ -206,7 +206,8 @@ impl Steps {
     async fn mark(&self, ends: Vec<End>) -> Result<Vec<End>, LoadTestError> {
         let mark = |end: &End| {
             let notified = Notified { stream_sequence: end.sequence, at: WallTime::from_millis(0) };
-            statement::mark(&Mark { key: end.session.key(), announcement: Announcement::Processed, notified })
+            let announcement = Announcement::Processed;
+            statement::mark(&Mark { key: end.session.key(), announcement, segments: u64::MAX, notified })
         };
         self.update(ends.iter().map(mark).collect()).await?;
         Ok(ends)
