@@ -23,6 +23,8 @@ use transcript_core::{
     ids::{EffectId, Key},
 };
 
+#[cfg(feature = "planted-bugs")]
+use super::planted;
 use super::{
     World,
     faults::Point,
@@ -85,6 +87,8 @@ struct Driver {
     /// Where each call was acknowledged last; for planted bugs only.
     #[cfg(feature = "planted-bugs")]
     replies: std::collections::BTreeMap<Key, Arc<str>>,
+    #[cfg(feature = "planted-bugs")]
+    planted: planted::Planted,
 }
 
 /// Starts a process on a processor's executor.
@@ -119,7 +123,12 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
     world.spawn_on(processor, Rc::clone(&nats).keep_connected());
     world.spawn_on(processor, Puller::new(&shared).run());
     #[cfg(feature = "planted-bugs")]
-    let driver = Driver { shared, core, replies: std::collections::BTreeMap::new() };
+    let driver = Driver {
+        shared,
+        core,
+        replies: std::collections::BTreeMap::new(),
+        planted: planted::Planted::new(world.plan.bug),
+    };
     #[cfg(not(feature = "planted-bugs"))]
     let driver = Driver { shared, core };
     world.spawn_on(processor, driver.run());
@@ -128,6 +137,8 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
 
 fn new_core(world: &World) -> Processor {
     let settings = world.settings.borrow().core();
+    #[cfg(feature = "planted-bugs")]
+    let settings = planted::settings(world.plan.bug, settings);
     #[cfg(feature = "planted-bugs")]
     if let Some(bug) = world.plan.bug.and_then(Bug::core) {
         return Processor::with_bug(settings, bug).expect("the plan's settings can work");
@@ -329,6 +340,13 @@ impl Driver {
         {
             self.replies.insert(ended.session.key(), Arc::clone(&delivery.reply));
         }
+        #[cfg(feature = "planted-bugs")]
+        if world.plan.bug.is_some() {
+            let told = self.planted.input(&self.core.borrow(), input);
+            told.into_iter().for_each(|input| self.tell(input));
+            std::mem::take(&mut self.planted.also).into_iter().for_each(|input| self.tell(input));
+            return;
+        }
         self.tell(input);
         if let Some(id) = reported.filter(|_| self.core.borrow().counters().ignored_reports > ignored) {
             world.saw(&Observation::Ignored { processor, id });
@@ -357,6 +375,15 @@ impl Driver {
         let processor = *processor;
         loop {
             let output = self.core.borrow_mut().poll_output();
+            #[cfg(feature = "planted-bugs")]
+            let output = if world.plan.bug.is_some() {
+                let said = self.planted.output(output);
+                std::mem::take(&mut self.planted.also).into_iter().for_each(|input| shared.inputs.push(input));
+                let Some(said) = said else { continue };
+                said
+            } else {
+                output
+            };
             match output {
                 Output::Perform { id, effect } => {
                     world.saw(&Observation::Asked { processor, id, effect: &effect });
