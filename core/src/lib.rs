@@ -29,7 +29,7 @@
 //! fn perform(effect: &Effect) -> Report {
 //!     match effect {
 //!         Effect::Count { .. } => Report::Counted { segments: 0 },
-//!         Effect::Load { .. } => Report::Loaded(Page { segments: vec![], next: None, needs: None }),
+//!         Effect::Load { .. } => Report::Loaded(Page::default()),
 //!         Effect::Save { .. } => {
 //!             Report::Saved(Stored { segments: 0, complete: true, notified: None, revision: 1, revised: None })
 //!         }

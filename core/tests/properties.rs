@@ -393,7 +393,7 @@ fn report(effect: &Effect, what: ReportPick) -> Report {
             Effect::Load { .. } => Report::Loaded(Page {
                 segments: (0..variant).map(|n| segment(i64::from(n))).collect(),
                 next: (variant == 3).then(|| Cursor("next".into())),
-                needs: None,
+                ..Page::default()
             }),
             Effect::Save { .. } => Report::Saved(Stored {
                 segments: u64::from(variant),

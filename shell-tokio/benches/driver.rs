@@ -66,7 +66,7 @@ impl Bench {
             reports.send(delivery.clone()).expect("the receiver is here");
         }
         let servers = InstantServers {
-            pages: deliveries.iter().map(|_| Page { segments: segments.to_vec(), next: None, needs: None }).collect(),
+            pages: deliveries.iter().map(|_| Page { segments: segments.to_vec(), ..Page::default() }).collect(),
             segments: u64::try_from(segments.len()).expect("there are few"),
             left: deliveries.len(),
             reports,

@@ -6,7 +6,7 @@
 //! | [`operate`] | setup, audit, dead letters |
 //! | [`transcripts`] | playing transcripts, showing summaries |
 //! | [`traces`] | commands that read traces |
-//! | [`broker`], [`store`] | NATS JetStream and MongoDB, as the service uses them |
+//! | [`broker`] | NATS JetStream, as the service uses it |
 //! | [`cli`], [`connect`], [`logging`], [`secret`] | settings, connections, logs, passwords |
 
 mod batch;
@@ -17,6 +17,5 @@ pub mod logging;
 pub mod operate;
 pub mod secret;
 pub mod service;
-pub mod store;
 pub mod traces;
 pub mod transcripts;

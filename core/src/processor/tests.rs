@@ -228,7 +228,7 @@ fn page(places: std::ops::Range<i64>, next: Option<&str>) -> Page {
         start_ms: None,
         end_ms: None,
     };
-    Page { segments: places.map(segment).collect(), next: next.map(|n| Cursor(n.into())), needs: None }
+    Page { segments: places.map(segment).collect(), next: next.map(|n| Cursor(n.into())), ..Page::default() }
 }
 
 fn saved_summary(bench: &Bench) -> Arc<Summary> {

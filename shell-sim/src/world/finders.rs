@@ -41,7 +41,7 @@ async fn look(shared: &Rc<Shared>) {
         return;
     }
     let sessions = watched.iter().map(|document| Arc::clone(&document.summary.session.session_id)).collect();
-    let Ok(Answer::Counts(counts)) = shared.store(Command::Count { sessions }, None).await else { return };
+    let Ok(Answer::Counts(counts)) = shared.run(Command::Count { sessions }, None).await else { return };
     for (document, segments) in watched.iter().zip(counts) {
         let stored = document.stored();
         if !shared.drains() && (stored.is_stale_with(segments) || stored.unannounced_revision().is_some()) {

@@ -1,6 +1,7 @@
 //! A processor's process: the very core that production runs, and a shell that does what the real one does.
 //!
-//! It differs from `transcript-processor` in one thing: nothing is batched. Each effect is its own request.
+//! Its requests to NATS are not those of `transcript-processor`: nothing is batched there. MongoDB is asked by the very
+//! client that production runs.
 
 use std::{
     cell::{Cell, RefCell},
@@ -11,6 +12,7 @@ use std::{
 
 use jetstream_model::{AckBody, Answer, Headers, Message, Which};
 use smol::future;
+use transcript_client::mongodb::{Load, Mark, Request};
 use transcript_core::{
     Acknowledgement, Effect, Failure, FailureKind, Input, Output, Payload, Processor, Report, Time, WakeUp, WallTime,
     contract::{
@@ -19,7 +21,6 @@ use transcript_core::{
     },
     event::SessionEnded,
     ids::{EffectId, Key},
-    summary::Summary,
 };
 
 use super::{
@@ -29,6 +30,7 @@ use super::{
     mongo::MongoClient,
     nats::{Awaited, Frame, NatsClient},
     puller::Puller,
+    store_socket::StoreSocket,
     tape::ProcessTape,
 };
 use crate::{
@@ -36,7 +38,7 @@ use crate::{
     observation::{Ending, Observation},
     plan::{Kind, Moment, millis},
     runtime::{Bell, Queue, Slot},
-    store::{self, Command, Durability, StoreError},
+    store::{self, Command, StoreError},
 };
 
 /// JetStream's error where a subject holds a message already.
@@ -62,7 +64,8 @@ pub(super) struct Shared {
     pub(super) started: Time,
     pub(super) inputs: Rc<Queue<Input>>,
     pub(super) nats: Rc<NatsClient>,
-    mongo: Rc<MongoClient>,
+    pub(super) mongo: Rc<MongoClient>,
+    pub(super) store: StoreSocket,
     /// The ack wait that the process learnt at its start.
     pub(super) ack_wait: Duration,
     answer_timeout: Duration,
@@ -96,6 +99,7 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
         inputs: Rc::clone(&inputs),
         nats: Rc::clone(&nats),
         mongo: Rc::clone(&mongo),
+        store: StoreSocket::new(options.core().request_timeout),
         ack_wait,
         answer_timeout: options.core().request_timeout,
         allowance: Cell::new(0),
@@ -146,7 +150,7 @@ fn calendar_of(world: &World, processor: usize) -> WallTime {
 
 impl Shared {
     /// The core's time: since the process started.
-    fn time(&self) -> Time {
+    pub(super) fn time(&self) -> Time {
         Time::from_micros(self.world.clock.now().since(self.started).as_micros().try_into().unwrap_or(u64::MAX))
     }
 
@@ -168,7 +172,7 @@ impl Shared {
         }
     }
 
-    fn report(&self, effect: EffectId, report: Report) {
+    pub(super) fn report(&self, effect: EffectId, report: Report) {
         self.inputs.push(Input::Reported { effect, report });
     }
 
@@ -180,7 +184,7 @@ impl Shared {
         future::or(async { Some(answer.await) }, late).await
     }
 
-    pub(super) async fn store(&self, command: Command, sent: Option<Sent>) -> Result<store::Answer, StoreError> {
+    pub(super) async fn run(&self, command: Command, sent: Option<Sent>) -> Result<store::Answer, StoreError> {
         self.within(self.mongo.run(command, sent)).await.unwrap_or(Err(StoreError::TimedOut))
     }
 }
@@ -263,7 +267,7 @@ fn expecting_the_stream(message_id: Option<String>) -> Headers {
     message_id.map_or_else(Headers::default, Headers::id).with("Nats-Expected-Stream", TRANSCRIPTION_STREAM)
 }
 
-type Sent = Rc<Slot<Result<store::Answer, StoreError>>>;
+pub(super) type Sent = Rc<Slot<Result<store::Answer, StoreError>>>;
 
 impl Driver {
     async fn run(mut self) {
@@ -412,60 +416,15 @@ impl Driver {
         let processor = shared.processor;
         let world = Rc::clone(&shared.world);
         match effect {
-            Effect::Count { session_id } => {
-                let command = Command::Count { sessions: vec![session_id] };
-                let sent = shared.mongo.try_send(&command);
-                world.spawn_on(processor, async move {
-                    let report = match shared.store(command, sent).await {
-                        Ok(store::Answer::Counts(counts)) => {
-                            Report::Counted { segments: counts.first().copied().unwrap_or(0) }
-                        }
-                        other => failed(&other),
-                    };
-                    shared.report(id, report);
-                });
+            Effect::Count { session_id } => shared.store.ask(&shared, id, Request::Count { session_id }),
+            Effect::Load { session_id, after, limit, max_bytes, counted } => {
+                let load = Load { session_id, after, limit, max_bytes, counted };
+                shared.store.ask(&shared, id, Request::Load(load));
             }
-            Effect::Load { session_id, after, limit, max_bytes, counted: _ } => {
-                let command = Command::Load { session_id, after, limit, max_bytes };
-                let sent = shared.mongo.try_send(&command);
-                world.spawn_on(processor, async move {
-                    let report = match shared.store(command, sent).await {
-                        Ok(store::Answer::Page(page)) => Report::Loaded(page),
-                        other => failed(&other),
-                    };
-                    shared.report(id, report);
-                });
-            }
-            Effect::Save { summary } => {
-                let command = Command::Save { summary: Arc::clone(&summary), durability: Durability::Journal };
-                let sent = shared.mongo.try_send(&command);
-                world.spawn_on(processor, async move {
-                    let report = save(&shared, summary, command, sent).await;
-                    shared.report(id, report);
-                });
-            }
-            Effect::Check { key } => {
-                let command = Command::Read { key };
-                let sent = shared.mongo.try_send(&command);
-                world.spawn_on(processor, async move {
-                    let report = match shared.store(command, sent).await {
-                        Ok(store::Answer::Stored(stored)) => Report::Checked(stored),
-                        other => failed(&other),
-                    };
-                    shared.report(id, report);
-                });
-            }
+            Effect::Save { summary } => shared.store.ask(&shared, id, Request::Save { summary }),
+            Effect::Check { key } => shared.store.ask(&shared, id, Request::Check { key }),
             Effect::Mark { key, announcement, segments, notified } => {
-                let durability = Durability::Journal;
-                let command = Command::Mark { key, announcement, segments, notified, durability };
-                let sent = shared.mongo.try_send(&command);
-                world.spawn_on(processor, async move {
-                    let report = match shared.store(command, sent).await {
-                        Ok(store::Answer::Marked) => Report::Marked,
-                        other => failed(&other),
-                    };
-                    shared.report(id, report);
-                });
+                shared.store.ask(&shared, id, Request::Mark(Mark { key, announcement, segments, notified }));
             }
             Effect::Publish { key, announcement, notification } => {
                 let awaited = shared.nats.ask(|answer| self.publication(answer, &key, announcement, &notification));
@@ -554,22 +513,6 @@ impl Driver {
     }
 }
 
-/// The upsert, a second one where it lost a race, and then what is stored now: three commands, as in the real shell.
-async fn save(shared: &Shared, summary: Arc<Summary>, command: Command, sent: Option<Sent>) -> Report {
-    let key = summary.key.clone();
-    let mut saved = shared.store(command, sent).await;
-    if saved == Err(StoreError::DuplicateKey) {
-        saved = shared.store(Command::Save { summary, durability: Durability::Journal }, None).await;
-    }
-    if saved.is_err() {
-        return failed(&saved);
-    }
-    match shared.store(Command::Read { key }, None).await {
-        Ok(store::Answer::Stored(Some(stored))) => Report::Saved(stored),
-        Ok(_) | Err(_) => failure(FailureKind::Busy, "the summary could not be read back"),
-    }
-}
-
 /// The place in the stream of what was published.
 fn published(answer: Option<Message>) -> Result<u64, Failure> {
     let failure = |kind, detail: &str| Err(Failure { kind, detail: detail.to_owned() });
@@ -619,13 +562,6 @@ fn body(acknowledgement: Acknowledgement) -> AckBody {
         Acknowledgement::Ack => AckBody::Ack,
         Acknowledgement::Nak { delay, .. } => AckBody::Nak((!delay.is_zero()).then_some(delay)),
         Acknowledgement::Term { reason } => AckBody::Term(Some(reason.into())),
-    }
-}
-
-fn failed(answer: &Result<store::Answer, StoreError>) -> Report {
-    match answer {
-        Ok(_) => failure(FailureKind::Busy, "an answer of another kind"),
-        Err(error) => Report::Failed((*error).into()),
     }
 }
 

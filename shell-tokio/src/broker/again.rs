@@ -16,7 +16,6 @@ use transcript_core::{
 };
 
 use super::{Requester, publish::Refusal};
-use crate::operate::history::if_there;
 
 /// The longest reason that a header holds, in bytes.
 const LONGEST_REASON: usize = 1024;
@@ -86,6 +85,21 @@ impl Requester {
             .get_stream_no_info(TRANSCRIPTION_STREAM)
             .await
             .map_err(|error| Failure { kind: FailureKind::Unreachable, detail: format!("NATS: {error}") })
+    }
+}
+
+/// The client tells only some of the server's answers "no message found" as such.
+fn if_there(
+    message: Result<StreamMessage, jetstream::stream::RawMessageError>,
+) -> Result<Option<StreamMessage>, jetstream::stream::RawMessageError> {
+    use jetstream::{ErrorCode, stream::LastRawMessageErrorKind as Kind};
+    match message {
+        Ok(message) => Ok(Some(message)),
+        Err(error) => match error.kind() {
+            Kind::NoMessageFound => Ok(None),
+            Kind::JetStream(answer) if answer.error_code() == ErrorCode::NO_MESSAGE_FOUND => Ok(None),
+            Kind::JetStream(_) | Kind::InvalidSubject | Kind::Other => Err(error),
+        },
     }
 }
 

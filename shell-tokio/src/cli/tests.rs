@@ -34,19 +34,21 @@ fn the_definition_is_sound() {
 
 #[test]
 fn defaults_are_those_of_the_contract() {
-    let expected = StreamSettings {
+    let args = run_args("run");
+    assert_eq!(args.stream, StreamSettings::default(), "nothing is asked for that was not given");
+    let values = args.stream.or(StreamValues::default());
+    let expected = StreamValues {
         duplicate_window: Duration::from_secs(24 * 3600),
         replicas: 1,
         ack_wait: Duration::from_secs(6),
         max_deliver: 5,
         max_ack_pending: 65_536,
     };
-    let args = run_args("run");
-    assert_eq!(args.stream, expected);
+    assert_eq!(values, expected);
     assert_eq!(args.jobs.quiet_period, Duration::from_secs(2));
     assert_eq!(args.jobs.settle_rounds, 5);
     assert_eq!(args.jobs.max_in_flight, 16_384);
-    assert!(args.stream.max_ack_pending >= 4 * args.jobs.max_in_flight, "there is room for four instances");
+    assert!(values.max_ack_pending >= 4 * u64::from(args.jobs.max_in_flight), "there is room for four instances");
     let cli = read("run").unwrap();
     assert_eq!(cli.nats.url.to_string(), "nats://127.0.0.1:4222");
     assert_eq!(cli.mongodb.uri.to_string(), "mongodb://127.0.0.1:27017");
@@ -55,7 +57,7 @@ fn defaults_are_those_of_the_contract() {
 
 #[test]
 fn defaults_are_those_of_the_core() {
-    assert_eq!(crate::service::run::core_settings(&run_args("run")), Settings::default());
+    assert_eq!(crate::service::run::core_settings(&run_args("run"), &StreamValues::default()), Settings::default());
 }
 
 /// A setting of the README's table: its flag, its variable, and its default where that is a value.
@@ -85,12 +87,14 @@ fn the_readme_has_every_setting_of_the_service_and_its_default() {
         .map(|setting| {
             let variable = setting.get_env().expect("every setting has a variable").to_string_lossy().into_owned();
             let default = setting.get_default_values().first().map(|value| value.to_string_lossy().into_owned());
-            (format!("--{}", setting.get_long().expect("every setting has a flag")), variable, default)
+            let help = setting.get_help().expect("every setting has help").to_string();
+            (format!("--{}", setting.get_long().expect("every setting has a flag")), variable, default, help)
         })
         .collect();
     assert!(in_help.len() > 20, "the settings were found: {in_help:?}");
     let mut in_readme = settings_of_the_readme();
-    for (flag, variable, default) in &in_help {
+    let mut of_streams = "run".to_owned();
+    for (flag, variable, default, help) in &in_help {
         let place = in_readme.iter().position(|(listed, ..)| listed == flag);
         let (_, listed, listed_default) = in_readme.remove(place.unwrap_or_else(|| panic!("{flag} is not listed")));
         let is_listed = match listed.strip_suffix('…') {
@@ -98,9 +102,26 @@ fn the_readme_has_every_setting_of_the_service_and_its_default() {
             None => *variable == listed,
         };
         assert!(is_listed, "{flag} is {variable} and not {listed}");
-        // What is off unless it is asked for has no value.
-        assert_eq!(default.as_ref().filter(|default| *default != "false"), listed_default.as_ref(), "{flag}");
+        match (default, &listed_default) {
+            // It is left as the stream or the consumer has it; the value is that of a new one.
+            (None, Some(new)) => {
+                assert!(help.contains(&format!(" {new} for ")), "{flag}: {help}");
+                of_streams += &format!(" {flag}={new}");
+            }
+            // What is off unless it is asked for has no value.
+            (default, listed) => {
+                assert_eq!(default.as_ref().filter(|default| *default != "false"), listed.as_ref(), "{flag}");
+            }
+        }
     }
+    let others = StreamValues {
+        duplicate_window: Duration::ZERO,
+        replicas: 0,
+        ack_wait: Duration::ZERO,
+        max_deliver: 0,
+        max_ack_pending: 0,
+    };
+    assert_eq!(run_args(&of_streams).stream.or(others), StreamValues::default(), "{of_streams}");
     assert_eq!(in_readme, [], "the README has settings that are not there");
 }
 
@@ -153,9 +174,9 @@ fn bounds_themselves_are_allowed() {
         "run --ack-wait 300ms --duplicate-window 100ms --quiet-period 0s --settle-rounds 1000 --grace 0s \
          --max-in-flight 1 --max-ack-pending 1 --replicas 5 --max-deliver 1",
     );
-    assert_eq!(args.stream.ack_wait, Duration::from_millis(300));
+    assert_eq!(args.stream.ack_wait, Some(Duration::from_millis(300)));
     assert_eq!((args.jobs.quiet_period, args.jobs.grace), (Duration::ZERO, Duration::ZERO));
-    assert_eq!(run_args("run --ack-wait 1h --grace 10m").stream.ack_wait, Duration::from_secs(3600));
+    assert_eq!(run_args("run --ack-wait 1h --grace 10m").stream.ack_wait, Some(Duration::from_secs(3600)));
 }
 
 #[test]
@@ -210,7 +231,7 @@ fn play_and_show_read_their_arguments() {
 #[test]
 fn dead_letters_are_named_by_their_places_or_all() {
     let redrive = |line: &str| match read(line).expect("settings are good").command {
-        Command::DeadLetters(DeadLettersArgs { command: DeadLettersCommand::Redrive { sequences, all, json } }) => {
+        Command::DeadLetters(DeadLettersArgs { command: DeadLettersCommand::Redrive { sequences, all, json, .. } }) => {
             (sequences, all, json)
         }
         other @ (Command::Run(_)
@@ -229,6 +250,8 @@ fn dead_letters_are_named_by_their_places_or_all() {
         "dead-letters",
         "dead-letters redrive",
         "dead-letters redrive 1 --all",
+        "dead-letters redrive 1 2 --payload end.json",
+        "dead-letters redrive --all --payload end.json",
         "dead-letters redrive 0",
         "dead-letters discard",
         "dead-letters discard --all",
@@ -248,7 +271,7 @@ fn audit_reads_its_arguments() {
     let now = WallTime::from_millis(7 * 86_400_000 + 5);
     assert_eq!(audit.since.map(|since| since.moment(now)), Some(WallTime::from_millis(5)));
     let week = Some(Since::Ago(Duration::from_secs(7 * 86_400)));
-    assert_eq!(audit, AuditArgs { since: week, repair: true, json: true });
+    assert_eq!(audit, AuditArgs { since: week, repair: true, incomplete: false, json: true });
     assert!(refusal("audit --since soon").contains("must be a duration such as 90m or 7d, or a moment"));
 }
 

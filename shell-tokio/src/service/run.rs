@@ -10,18 +10,18 @@ use tokio::{
     sync::{Notify, mpsc, watch},
     task::JoinSet,
 };
-use transcript_core::{Processor, Settings, SettingsError, summary::Limits};
+use transcript_core::{Processor, Settings, SettingsError, contract::Announcement, summary::Limits};
 use transcript_trace::{Content, FORMAT, Header, Servers};
 
 use crate::{
     broker::{Advisories, Broker, Puller},
-    cli::{AnnounceSettings, RecordArgs, RunArgs, RunSettings, StreamSettings},
+    cli::{AnnounceSettings, RecordArgs, RunArgs, RunSettings, StreamValues},
     operate::history::{History, HistoryError},
-    operate::setup::{self, SetupError},
+    operate::setup::{self, Api, SetupError, permissions::Permissions},
     service::clock::Clock,
     service::driver::{Deliveries, Driver, Ended, RealServers, Signal},
+    service::mongodb::{Store, stale::Watch},
     service::record::{self, RecordError, Recording, Tape, Target},
-    store::{Store, stale::Watch},
 };
 
 /// How long after it was missed a consumer is made anew. nats-server removes the files of a deleted one a while after it
@@ -60,13 +60,23 @@ pub enum RunError {
 /// # Errors
 ///
 /// What keeps the service from starting, and a second signal.
-pub async fn run(client: async_nats::Client, database: Database, args: &RunArgs) -> Result<(), RunError> {
+pub async fn run(
+    client: async_nats::Client,
+    jetstream: jetstream::Context,
+    api: Api,
+    permissions: Permissions<'_>,
+    database: Database,
+    args: &RunArgs,
+) -> Result<(), RunError> {
     let mut signals = signals()?;
     // A start that must fail changes nothing on the servers.
     args.record.directory.as_deref().map_or(Ok(()), record::prepare)?;
-    let jetstream = jetstream::new(client.clone());
+    let mut request = setup::Request { settings: args.stream.clone(), api, ..setup::Request::default() };
     let report = tokio::select! {
-        report = set_up(&jetstream, &database, args) => report?,
+        report = async {
+            permissions.check_run(&client, &announcements(args)).await?;
+            set_up(&jetstream, &database, args, &request).await
+        } => report?,
         _ = signals.recv() => {
             tracing::info!("stopped before it had begun");
             return Ok(());
@@ -75,33 +85,41 @@ pub async fn run(client: async_nats::Client, database: Database, args: &RunArgs)
     for change in &report.changes {
         tracing::info!("set up: {change}");
     }
+    for kept in &report.kept {
+        tracing::info!("set up: {kept}");
+    }
     for warning in &report.warnings {
         tracing::warn!("{warning}");
     }
-    drive(client, &database, args, Processor::new(core_settings(args))?, &mut signals).await
+    // What is lost while it runs is made as it was.
+    (request.defaults, request.api) = (report.values, Api::Known);
+    let processor = Processor::new(core_settings(args, &report.values))?;
+    drive(client, &jetstream, &database, args, &request, processor, &mut signals).await
 }
 
-/// Drives this core, on servers that are set up, until it has drained or is stopped.
+/// Drives this core, on servers that are set up as `request` says, until it has drained or is stopped.
 ///
 /// # Errors
 ///
 /// The connection to NATS is closed, or it was stopped.
 pub async fn drive(
     client: async_nats::Client,
+    jetstream: &jetstream::Context,
     database: &Database,
     args: &RunArgs,
+    request: &setup::Request,
     processor: Processor,
     signals: &mut mpsc::UnboundedReceiver<Signal>,
 ) -> Result<(), RunError> {
-    let jetstream = jetstream::new(client.clone());
+    let values = request.settings.or(request.defaults);
     let (reports, inputs) = mpsc::unbounded_channel();
     let (allowance, allowed) = watch::channel(0);
     let clock = Clock::start();
     let missing = Arc::new(Notify::new());
-    tokio::spawn(mend(missing.clone(), jetstream, args.stream.clone()));
+    tokio::spawn(mend(missing.clone(), jetstream.clone(), request.clone()));
     let request_timeout = args.jobs.request_timeout;
     let name: Arc<str> = args.name.clone().unwrap_or_else(own_name).into();
-    let (tape, recording) = record(&client, database, args, &name, clock).await?.unzip();
+    let (tape, recording) = record(&client, database, args, &values, &name, clock).await?.unzip();
     let mut finders = JoinSet::new();
     // Before anything is pulled: it is a pull that makes JetStream notice.
     let broker = Broker::start(&client, &reports, request_timeout, Arc::clone(&name));
@@ -112,15 +130,15 @@ pub async fn drive(
         finders.spawn(watch.run());
     }
     let servers = RealServers {
-        store: Store::start(database, &reports, request_timeout),
+        store: Store::start(database, &reports, clock, request_timeout),
         broker,
         deliveries: Some(Deliveries::start(
-            Puller::new(client.clone(), clock, reports.clone(), allowed, missing, args.stream.ack_wait),
+            Puller::new(client.clone(), clock, reports.clone(), allowed, missing, values.ack_wait),
             finders,
         )),
         inputs: reports,
     };
-    tracing::info!(name = &*name, jobs = ?args.jobs, announce = ?args.announce, stream = ?args.stream, "ready");
+    tracing::info!(name = &*name, jobs = ?args.jobs, announce = ?args.announce, stream = ?values, "ready");
     let ended = Driver { processor, servers, clock, inputs, allowance, tape }.run(signals).await;
     if !matches!(tokio::time::timeout(FLUSH, client.flush()).await, Ok(Ok(()))) {
         tracing::warn!("NATS did not take the last messages in time");
@@ -143,13 +161,14 @@ async fn record(
     client: &async_nats::Client,
     database: &Database,
     args: &RunArgs,
+    values: &StreamValues,
     name: &Arc<str>,
     clock: Clock,
 ) -> Result<Option<(Tape, Recording)>, RunError> {
     let RecordArgs { directory: Some(directory), content, max_size, max_age, keep } = args.record.clone() else {
         return Ok(None);
     };
-    let settings = core_settings(args);
+    let settings = core_settings(args, values);
     let mongodb = database.run_command(doc! { "buildInfo": 1 }).await.ok();
     let header = Header {
         format: FORMAT,
@@ -170,30 +189,38 @@ async fn record(
     Ok(Some(record::start(&target, header, Processor::new(settings)?, clock)?))
 }
 
+/// The ways in which calls are announced.
+fn announcements(args: &RunArgs) -> Vec<Announcement> {
+    let AnnounceSettings { announce_once, revise, .. } = args.announce;
+    let first = if announce_once { Announcement::ProcessedOnce } else { Announcement::Processed };
+    std::iter::once(first).chain(revise.then_some(Announcement::Revised { revision: 2 })).collect()
+}
+
 async fn set_up(
     jetstream: &jetstream::Context,
     database: &Database,
     args: &RunArgs,
+    request: &setup::Request,
 ) -> Result<setup::Report, SetupError> {
-    let mut report = setup::ensure(jetstream, database, &args.stream).await?;
+    let mut report = setup::ensure(jetstream, database, request).await?;
     if args.announce.revise {
         setup::ensure_watched(database, &mut report).await?;
     }
-    report.warnings.extend(too_little_for_all(jetstream, args).await);
+    report.warnings.extend(too_little_for_all(jetstream, args, report.values.max_ack_pending).await);
     Ok(report)
 }
 
 /// Whether the consumer hands out less than all processors together have room for. Each one that has room keeps a pull
 /// request open. It is only a look: where it fails, nothing is said.
-async fn too_little_for_all(jetstream: &jetstream::Context, args: &RunArgs) -> Option<String> {
+async fn too_little_for_all(jetstream: &jetstream::Context, args: &RunArgs, most: u64) -> Option<String> {
     let consumer = History::open(jetstream).await.ok()?.consumer().await.ok()??;
     let others = u64::try_from(consumer.num_waiting).ok()?;
     let room = (others + 1).saturating_mul(args.jobs.max_in_flight.into());
-    let most = args.stream.max_ack_pending;
-    (room > most.into()).then(|| {
+    (room > most).then(|| {
         format!(
             "{others} other processors ask for messages: together with this one they have room for {room} calls, but the \
-             consumer hands out no more than --max-ack-pending {most} at a time: raise that, or lower --max-in-flight"
+             consumer hands out no more than max_ack_pending {most} at a time: raise it with --max-ack-pending, or lower \
+             --max-in-flight"
         )
     })
 }
@@ -208,14 +235,14 @@ fn own_name() -> String {
 ///
 /// It looks only after a request for messages was refused because nothing is there, so it looks no more often than those
 /// are made, which pause longer each time.
-async fn mend(missing: Arc<Notify>, jetstream: jetstream::Context, settings: StreamSettings) {
+async fn mend(missing: Arc<Notify>, jetstream: jetstream::Context, request: setup::Request) {
     loop {
         missing.notified().await;
         tokio::time::sleep(MEND_AFTER).await;
         if matches!(History::open(&jetstream).await, Err(HistoryError::NoStream)) {
             tokio::time::sleep(MEND_STREAM_AFTER).await;
         }
-        match setup::ensure_jetstream(&jetstream, &settings).await {
+        match setup::ensure_jetstream(&jetstream, &request).await {
             Ok(report) => {
                 for change in &report.changes {
                     tracing::error!("JetStream had lost something that this service needs. {change}");
@@ -245,9 +272,9 @@ fn signals() -> Result<mpsc::UnboundedReceiver<Signal>, RunError> {
     Ok(receiver)
 }
 
-/// The core's settings of a run.
+/// The core's settings of a run with a stream and a consumer that have these `values`.
 #[must_use]
-pub fn core_settings(args: &RunArgs) -> Settings {
+pub fn core_settings(args: &RunArgs, values: &StreamValues) -> Settings {
     let RunSettings {
         quiet_period,
         settle_rounds,
@@ -264,17 +291,17 @@ pub fn core_settings(args: &RunArgs) -> Settings {
     Settings {
         quiet_period,
         settle_rounds,
-        ack_wait: args.stream.ack_wait,
+        ack_wait: values.ack_wait,
         max_in_flight: usize::try_from(max_in_flight).unwrap_or(usize::MAX),
         page_size,
         max_bytes_in_flight: max_bytes_in_flight.as_u64(),
-        max_deliver: args.stream.max_deliver.into(),
+        max_deliver: values.max_deliver,
         retry_timeout,
         nak_delay,
         retry_base,
         retry_cap,
         request_timeout,
-        duplicate_window: args.stream.duplicate_window,
+        duplicate_window: values.duplicate_window,
         grace,
         announce_once: args.announce.announce_once,
         revise: args.announce.revise,

@@ -7,6 +7,7 @@ use tokio::{
     task::{JoinHandle, JoinSet},
     time::sleep_until,
 };
+use transcript_client::mongodb::{Load, Mark, Request};
 use transcript_core::{
     Acknowledgement, Done, Effect, EffectKind, FailureKind, Input, Notice, Output, Processor, Report, WakeUp,
     ids::{EffectId, Key},
@@ -15,8 +16,8 @@ use transcript_core::{
 use crate::{
     broker::{Broker, Puller},
     service::clock::Clock,
+    service::mongodb::Store,
     service::record::Tape,
-    store::{Load, Mark, Store},
 };
 
 /// The most inputs that are taken at once.
@@ -223,17 +224,18 @@ impl<S: Servers> Driver<S> {
 impl Servers for RealServers {
     fn perform(&mut self, id: EffectId, effect: Effect) {
         match effect {
-            Effect::Count { session_id } => self.store.count(id, session_id),
+            Effect::Count { session_id } => self.store.ask(id, Request::Count { session_id }),
             Effect::Load { session_id, after, limit, max_bytes, counted } => {
-                self.store.load(id, Load { session_id, after, limit, max_bytes, counted });
+                let load = Load { session_id, after, limit, max_bytes, counted };
+                self.store.ask(id, Request::Load(load));
             }
-            Effect::Save { summary } => self.store.save(id, summary),
+            Effect::Save { summary } => self.store.ask(id, Request::Save { summary }),
             Effect::Publish { key, announcement, notification } => {
                 self.broker.publish(id, key, announcement, notification);
             }
-            Effect::Check { key } => self.store.check(id, key),
+            Effect::Check { key } => self.store.ask(id, Request::Check { key }),
             Effect::Mark { key, announcement, segments, notified } => {
-                self.store.mark(id, Mark { key, announcement, segments, notified });
+                self.store.ask(id, Request::Mark(Mark { key, announcement, segments, notified }));
             }
             Effect::DeadLetter { dead_letter } => self.broker.dead_letter(id, dead_letter),
             Effect::Republish { stream_sequence, ended } => self.broker.republish(id, stream_sequence, ended),

@@ -1,23 +1,15 @@
 //! The updates of summaries, as statements of MongoDB's `update` command.
 
 use mongodb::bson::{self, DateTime, RawBson, RawDocumentBuf, rawdoc};
-use transcript_core::{Failure, FailureKind, contract::Announcement, summary::Summary};
-
-use super::Mark;
-
-/// Whether a summary that is not stored yet is inserted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Missing {
-    Insert,
-    Leave,
-}
+use transcript_client::mongodb::{CommandError, Mark, Missing};
+use transcript_core::{contract::Announcement, summary::Summary};
 
 /// The upsert of a summary.
 ///
 /// # Errors
 ///
 /// A summary that is no document.
-pub fn save(summary: &Summary) -> Result<RawDocumentBuf, Failure> {
+pub fn save(summary: &Summary) -> Result<RawDocumentBuf, CommandError> {
     Ok(upsert(summary, &encode(summary)?, Missing::Insert))
 }
 
@@ -83,9 +75,8 @@ pub(super) fn upsert(summary: &Summary, new: &RawDocumentBuf, missing: Missing) 
     }
 }
 
-pub(super) fn encode(summary: &Summary) -> Result<RawDocumentBuf, Failure> {
-    let rejected = |detail: String| Failure { kind: FailureKind::Rejected, detail };
-    let mut document = bson::serialize_to_document(summary).map_err(|error| rejected(error.to_string()))?;
+pub(super) fn encode(summary: &Summary) -> Result<RawDocumentBuf, CommandError> {
+    let mut document = bson::serialize_to_document(summary).map_err(|_| CommandError::Unencodable)?;
     document.insert("updatedAt", DateTime::from_millis(summary.updated_at.as_millis()));
-    RawDocumentBuf::try_from(&document).map_err(|error| rejected(error.to_string()))
+    RawDocumentBuf::try_from(&document).map_err(|_| CommandError::Unencodable)
 }
