@@ -25,8 +25,10 @@ use transcript_processor::{
     service::mongodb::describe,
     service::run,
     traces,
+    transcripts::convert,
     transcripts::play,
     transcripts::show,
+    transcripts::source::{self, Transcript},
 };
 
 /// Reading segments and writing updates is many small allocations on all threads at once.
@@ -71,18 +73,25 @@ fn start(cli: &Cli) -> Result<Finding, Box<dyn Error>> {
     if let Some(done) = read_traces(&cli.command) {
         return done;
     }
+    // Files are read before a server is asked: what is wrong with one of them changes nothing anywhere.
+    let transcripts = match read_transcripts(&cli.command)? {
+        Transcripts::ToPlay(transcripts) => transcripts,
+        Transcripts::Converted => return Ok(Finding::Good),
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let done = runtime.block_on(command(cli));
+    let done = runtime.block_on(command(cli, &transcripts));
     // The process ends here. Tasks of the MongoDB driver that still wait for a server would panic if the runtime ended first.
     std::mem::forget(runtime);
     done
 }
 
-async fn command(cli: &Cli) -> Result<Finding, Box<dyn Error>> {
+async fn command(cli: &Cli, transcripts: &[Transcript]) -> Result<Finding, Box<dyn Error>> {
     let refusals = Refusals::default();
     let nats = async {
         match &cli.command {
-            Command::Show(_) | Command::Replay(_) | Command::Trace(_) | Command::Timeline(_) => Ok(None),
+            Command::Show(_) | Command::Convert(_) | Command::Replay(_) | Command::Trace(_) | Command::Timeline(_) => {
+                Ok(None)
+            }
             Command::Run(_) | Command::Setup(_) | Command::Play(_) | Command::DeadLetters(_) | Command::Audit(_) => {
                 connect_nats(&cli.nats, cli.connect_timeout, &refusals).await.map(Some)
             }
@@ -91,7 +100,7 @@ async fn command(cli: &Cli) -> Result<Finding, Box<dyn Error>> {
     let (nats, mongodb) = tokio::join!(nats, connect_mongodb(&cli.mongodb, cli.connect_timeout));
     let mongodb = mongodb?;
     let done = match nats {
-        Ok(nats) => perform(cli, nats, &refusals, &mongodb.database(&cli.mongodb.database)).await,
+        Ok(nats) => perform(cli, nats, &refusals, &mongodb.database(&cli.mongodb.database), transcripts).await,
         Err(error) => Err(error.into()),
     };
     // A server that does not answer keeps the driver's tasks, and must not keep the process.
@@ -106,6 +115,7 @@ async fn perform(
     nats: Option<NatsConnection>,
     refusals: &Refusals,
     database: &Database,
+    transcripts: &[Transcript],
 ) -> Result<Finding, Box<dyn Error>> {
     let Some(nats) = nats else {
         if let Command::Show(args) = &cli.command {
@@ -125,12 +135,12 @@ async fn perform(
         }
         Command::Play(args) => {
             let print = |played: &play::PlayedSession| writeln!(io::stdout().lock(), "{played}");
-            play::play(&js, database, args, print).await?;
+            play::play(&js, database, args, transcripts, print).await?;
         }
         Command::Show(args) => show_summary(database, args).await?,
         Command::DeadLetters(args) => return dead_letters(&js, database, &args.command).await,
         Command::Audit(args) => return audit(&js, database, args).await,
-        Command::Replay(_) | Command::Trace(_) | Command::Timeline(_) => {}
+        Command::Convert(_) | Command::Replay(_) | Command::Trace(_) | Command::Timeline(_) => {}
     }
     Ok(Finding::Good)
 }
@@ -145,6 +155,7 @@ fn read_traces(command: &Command) -> Option<Result<Finding, Box<dyn Error>>> {
         Command::Run(_)
         | Command::Setup(_)
         | Command::Play(_)
+        | Command::Convert(_)
         | Command::Show(_)
         | Command::DeadLetters(_)
         | Command::Audit(_) => return None,
@@ -156,6 +167,41 @@ fn read_traces(command: &Command) -> Option<Result<Finding, Box<dyn Error>>> {
         }
         Ok(if answer.is_good { Finding::Good } else { Finding::Bad })
     }))
+}
+
+enum Transcripts {
+    /// Of `play`; none of another command.
+    ToPlay(Vec<Transcript>),
+    /// `convert` has printed them.
+    Converted,
+}
+
+/// Reads the files of `play`, and does `convert`.
+fn read_transcripts(command: &Command) -> Result<Transcripts, Box<dyn Error>> {
+    let warn = |warning: &str| report(&format!("warning: {warning}"));
+    match command {
+        Command::Play(args) => {
+            let transcripts = source::read_all(&args.source, args.cues.into(), &warn)?;
+            play::check(&transcripts, args)?;
+            Ok(Transcripts::ToPlay(transcripts))
+        }
+        Command::Convert(args) => {
+            let transcripts = source::read_all(&args.source, args.cues.into(), &warn)?;
+            let pages = transcripts.iter().map(convert::lines).collect::<Result<Vec<_>, _>>()?;
+            let mut out = io::stdout().lock();
+            pages.iter().try_for_each(|page| out.write_all(page.as_bytes()))?;
+            out.flush()?;
+            Ok(Transcripts::Converted)
+        }
+        Command::Run(_)
+        | Command::Setup(_)
+        | Command::Show(_)
+        | Command::DeadLetters(_)
+        | Command::Audit(_)
+        | Command::Replay(_)
+        | Command::Trace(_)
+        | Command::Timeline(_) => Ok(Transcripts::ToPlay(Vec::new())),
+    }
 }
 
 /// The JetStream that is meant.

@@ -172,6 +172,11 @@ fn a_trace_goes_on_in_another_file() {
 
     let both = replayed(&[first.clone(), second.clone()].concat()).expect("together they replay");
     assert_eq!((both.parts, both.jobs, both.partial.len()), (2, 3, 0));
+    let whole = record(Content::Redacted, &settings(), &told);
+    let other = text(&whole).replacen("\"processor\":\"a\"", "\"processor\":\"b\"", 1);
+    let mixed = [&first, other.as_bytes(), &second].concat();
+    let mixed = replayed(&mixed).expect("they replay also where another processor's trace stands between them");
+    assert_eq!((mixed.parts, mixed.jobs, mixed.partial.len()), (3, 6, 0));
     replayed(&first).expect("the first alone does");
     let alone = replayed(&second).expect("the second alone does, from its first new job on");
     assert_eq!(alone.partial, ["a-1.jsonl"]);

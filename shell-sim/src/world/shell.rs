@@ -73,7 +73,7 @@ pub(super) struct Shared {
     nats: Rc<NatsClient>,
     pub(super) mongo: Rc<MongoClient>,
     pub(super) store: StoreSocket,
-    answer_timeout: Duration,
+    request_timeout: Duration,
     /// It has been told to take no more work.
     draining: Cell<bool>,
     /// Where what the core is told is written down.
@@ -116,7 +116,7 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
         nats: Rc::clone(&nats),
         mongo: Rc::clone(&mongo),
         store: StoreSocket::new(options.core().request_timeout),
-        answer_timeout: options.core().request_timeout,
+        request_timeout: options.core().request_timeout,
         draining: Cell::new(false),
         tape: begin_tape(world, processor),
     });
@@ -129,7 +129,7 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
     world.spawn_on(processor, Rc::clone(&nats).keep_connected());
     let settings = jetstream::Settings {
         name: format!("processor {processor}").into(),
-        answer_timeout: shared.answer_timeout,
+        request_timeout: shared.request_timeout,
         pull_expires: PULL_EXPIRES,
         pull_margin: pull_margin(world),
         consumer_every: CONSUMER_EVERY,
@@ -197,7 +197,7 @@ impl Shared {
 
     async fn within<T>(&self, answer: impl Future<Output = T>) -> Option<T> {
         let late = async {
-            self.world.clock.sleep(self.answer_timeout).await;
+            self.world.clock.sleep(self.request_timeout).await;
             None
         };
         future::or(async { Some(answer.await) }, late).await

@@ -1,6 +1,7 @@
 //! The command line: every setting, its environment variable, its default and its bounds.
 
 mod parse;
+mod source;
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
@@ -15,6 +16,7 @@ use transcript_core::{
     ids::{IdError, Session},
 };
 
+pub use self::source::{CuesArg, LabelsArg, SourceArgs};
 use crate::secret::{MongodbUri, NatsUrls, Secret};
 
 const SERVERS: &str = "Servers";
@@ -73,7 +75,9 @@ impl Cli {
         match &self.command {
             Command::Run(args) => args.check(),
             Command::DeadLetters(args) => args.check(),
-            Command::Setup(_) | Command::Play(_) | Command::Audit(_) | Command::Replay(_) | Command::Trace(_) => Ok(()),
+            Command::Play(args) => args.source.check(),
+            Command::Convert(args) => args.source.check(),
+            Command::Setup(_) | Command::Audit(_) | Command::Replay(_) | Command::Trace(_) => Ok(()),
             Command::Timeline(args) => args.drawing().map(drop),
             Command::Show(args) => args.session().map(drop).map_err(|e| e.to_string()),
         }
@@ -92,6 +96,10 @@ pub enum Command {
     Setup(SetupArgs),
     /// Act as the transcriber: save and publish the segments of transcripts, then end their calls
     Play(PlayArgs),
+    /// Print transcripts of other formats as our own lines; connects to no server
+    ///
+    /// Nothing is printed of a broken file, nor of those beside it: exit code 1, and the message names the line.
+    Convert(ConvertArgs),
     /// Show the stored summary of a call
     Show(ShowArgs),
     /// List, show, redrive or discard the calls that were given up
@@ -479,10 +487,10 @@ pub struct RunSettings {
     pub retry_cap: Duration,
     /// How long an answer of MongoDB or NATS is waited for before the step counts as failed, 100ms to 10m
     #[arg(
-        long, env = "TRANSCRIPT_ANSWER_TIMEOUT", value_name = "DURATION", default_value = "10s",
+        long, env = "TRANSCRIPT_REQUEST_TIMEOUT", value_name = "DURATION", default_value = "10s",
         value_parser = parse::duration("100ms", "10m")
     )]
-    pub answer_timeout: Duration,
+    pub request_timeout: Duration,
     /// How long calls in hand may take to be finished once told to stop, 0s to 10m
     #[arg(
         long, env = "TRANSCRIPT_GRACE", value_name = "DURATION", default_value = "20s",
@@ -551,10 +559,12 @@ pub struct RecordArgs {
 /// The settings of `play`.
 #[derive(Debug, Clone, Args)]
 pub struct PlayArgs {
-    /// Transcripts, one segment a line: {"conversationId","sessionId","index","speaker"?,"text","startMs"?,"endMs"?};
-    /// a line {"conversationId","sessionId","publishedSegments"} says what the end of that call announces
-    #[arg(value_name = "FILE", required = true)]
-    pub files: Vec<PathBuf>,
+    /// Which files, and how they are read.
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// Whether captions are joined
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = CuesArg::Join, help_heading = "Reading")]
+    pub cues: CuesArg,
     /// How fast to play, 0 to 10000: 1 as spoken, 2 twice as fast, 0 all at once
     #[arg(long, value_name = "FACTOR", default_value = "0", value_parser = parse::speed)]
     pub speed: f64,
@@ -570,6 +580,17 @@ pub struct PlayArgs {
     /// Publish the end of each call twice
     #[arg(long)]
     pub repeat_end: bool,
+}
+
+/// The settings of `convert`.
+#[derive(Debug, Clone, Args)]
+pub struct ConvertArgs {
+    /// Which files, and how they are read.
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// Whether captions are joined
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = CuesArg::Keep, help_heading = "Reading")]
+    pub cues: CuesArg,
 }
 
 /// The settings of `show`.

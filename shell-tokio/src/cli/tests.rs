@@ -1,3 +1,5 @@
+use transcript_core::Settings;
+
 use super::*;
 
 /// Reads `line` as a command line, in an environment that holds none of the variables.
@@ -16,6 +18,7 @@ fn run_args(line: &str) -> RunArgs {
         Command::Run(args) => *args,
         other @ (Command::Setup(_)
         | Command::Play(_)
+        | Command::Convert(_)
         | Command::Show(_)
         | Command::DeadLetters(_)
         | Command::Audit(_)
@@ -54,6 +57,57 @@ fn defaults_are_those_of_the_contract() {
 }
 
 #[test]
+fn defaults_are_those_of_the_core() {
+    assert_eq!(crate::service::run::core_settings(&run_args("run")), Settings::default());
+}
+
+/// A setting of the README's table: its flag, its variable, and its default where that is a value.
+fn settings_of_the_readme() -> Vec<(String, String, Option<String>)> {
+    let code = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+    let readme = include_str!("../../../README.md");
+    let table = readme.lines().skip_while(|line| !line.starts_with("| flag | environment | default |"));
+    let rows = table.skip(2).take_while(|line| line.starts_with('|'));
+    rows.flat_map(|row| {
+        let cells: Vec<_> = row.split('|').collect();
+        let (flags, variables, defaults) = (code(cells[1]), code(cells[2]), code(cells[3]));
+        flags.into_iter().enumerate().map(move |(place, flag)| {
+            // Where a row has two flags, the variable is given as far as they have it in common.
+            let variable = variables[0].clone();
+            (flag, variable, defaults.get(place).cloned())
+        })
+    })
+    .collect()
+}
+
+#[test]
+fn the_readme_has_every_setting_of_the_service_and_its_default() {
+    let mut command = Cli::command();
+    let run = command.find_subcommand_mut("run").expect("the service is a command");
+    let in_help: Vec<_> = run
+        .get_arguments()
+        .map(|setting| {
+            let variable = setting.get_env().expect("every setting has a variable").to_string_lossy().into_owned();
+            let default = setting.get_default_values().first().map(|value| value.to_string_lossy().into_owned());
+            (format!("--{}", setting.get_long().expect("every setting has a flag")), variable, default)
+        })
+        .collect();
+    assert!(in_help.len() > 20, "the settings were found: {in_help:?}");
+    let mut in_readme = settings_of_the_readme();
+    for (flag, variable, default) in &in_help {
+        let place = in_readme.iter().position(|(listed, ..)| listed == flag);
+        let (_, listed, listed_default) = in_readme.remove(place.unwrap_or_else(|| panic!("{flag} is not listed")));
+        let is_listed = match listed.strip_suffix('…') {
+            Some(beginning) => variable.starts_with(beginning),
+            None => *variable == listed,
+        };
+        assert!(is_listed, "{flag} is {variable} and not {listed}");
+        // What is off unless it is asked for has no value.
+        assert_eq!(default.as_ref().filter(|default| *default != "false"), listed_default.as_ref(), "{flag}");
+    }
+    assert_eq!(in_readme, [], "the README has settings that are not there");
+}
+
+#[test]
 fn servers_can_be_named_before_and_after_the_command() {
     for line in ["--nats-url nats://a --mongodb-database d setup", "setup --nats-url nats://a --mongodb-database d"] {
         let cli = read(line).unwrap();
@@ -81,7 +135,7 @@ fn what_is_out_of_bounds_is_refused_with_flag_value_and_bound() {
         ("--nak-delay", "61m", "must be from 0s to 1h"),
         ("--retry-base", "0s", "must be from 1ms to 1m"),
         ("--retry-cap", "0s", "must be from 1ms to 1h"),
-        ("--answer-timeout", "99ms", "must be from 100ms to 10m"),
+        ("--request-timeout", "99ms", "must be from 100ms to 10m"),
         ("--grace", "601s", "must be from 0s to 10m"),
         ("--record-max-size", "1KiB", "must be from 1MiB to 1TiB"),
         ("--record-max-age", "0s", "must be from 1s to 365d"),
@@ -147,11 +201,21 @@ fn play_and_show_read_their_arguments() {
     let Command::Play(play) = read("play a b --speed 1.5 --late 2 --lose 1 --repeat-end").unwrap().command else {
         panic!("not play")
     };
-    assert_eq!((play.files.len(), play.late, play.lose, play.repeat_end), (2, 2, 1, true));
+    assert_eq!((play.source.files.len(), play.late, play.lose, play.repeat_end), (2, 2, 1, true));
     assert!((play.speed - 1.5).abs() < f64::EPSILON);
     for speed in ["-1", "NaN", "inf", "10001"] {
         assert!(refusal(&format!("play a --speed={speed}")).contains("must be a number from 0 to 10000"), "{speed}");
     }
+    assert_eq!((play.cues, play.source.labels, play.source.format), (CuesArg::Join, LabelsArg::Hold, None));
+    assert!(refusal("play a b --session s").contains("--session names one call"));
+    assert!(refusal("convert - -").contains("can be read once only"));
+    let refused = refusal("convert a --format vtt");
+    assert!(refused.contains("webvtt, srt, whisper"), "{refused}");
+    let Command::Convert(convert) = read("convert a - --format srt --keep-going --labels one-cue").unwrap().command
+    else {
+        panic!("not convert")
+    };
+    assert_eq!((convert.cues, convert.source.format), (CuesArg::Keep, Some(transcript_formats::Format::Srt)));
     assert!(refusal(&format!("show c {}", "s".repeat(257))).contains("sessionId is longer than 256 bytes"));
     assert!(read("show c s --json").is_ok());
 }
@@ -165,6 +229,7 @@ fn dead_letters_are_named_by_their_places_or_all() {
         other @ (Command::Run(_)
         | Command::Setup(_)
         | Command::Play(_)
+        | Command::Convert(_)
         | Command::Show(_)
         | Command::DeadLetters(_)
         | Command::Audit(_)

@@ -321,7 +321,8 @@ async fn survey(history: &History, database: &Database) -> Result<Vec<StoredDead
         .filter_map(|dead_letter| Some((dead_letter.stream_sequence?, dead_letter.sequence)))
         .collect();
     for dead_letter in &mut dead_letters {
-        let is_settled = dead_letter.session.as_ref().is_some_and(|session| settled.contains(session.key().as_str()));
+        let session = sessions.get(&dead_letter.sequence);
+        let is_settled = session.is_some_and(|session| settled.contains(session.key().as_str()));
         dead_letter.state = match redriven.get(&dead_letter.sequence) {
             _ if is_settled => State::Settled,
             Some(&redriven_as) => {
