@@ -140,6 +140,8 @@ impl Property for HeartbeatWhileAlive {
             seen
         {
             self.heartbeats.insert(*processor, *heartbeat + Duration::from_millis(1));
+            // What it owed before was by another measure.
+            self.held.entry(*processor).or_default().sign_all(now);
         }
         if let Observation::Ended { processor, .. } = seen {
             self.held.remove(processor);

@@ -337,7 +337,7 @@ impl JetStream {
     }
 
     fn received(&mut self, message: Message) {
-        self.pulls.heard();
+        self.pulls.heard(self.now, self.settings.pull_margin);
         if message.to == Address::Advisories {
             return self.advised(&message);
         }
