@@ -146,10 +146,13 @@ pub enum Report {
 }
 
 /// Part of a session's segments in the order of the call.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Page {
     /// The segments.
     pub segments: Vec<Segment>,
+    /// How many of them have a damaged text: the text or the label is not valid UTF-8, or is no text at all.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub damaged: u64,
     /// Where the next page starts; `None` after the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Cursor>,
@@ -157,6 +160,11 @@ pub struct Page {
     /// empty then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub needs: Option<u64>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A place among a session's segments. Only the store knows what is in it; the core gives it back as it got it.

@@ -53,11 +53,23 @@ pub enum Bug {
     MarkIgnored,
     /// The retry timeout ends also while a server serves nobody.
     GivesUpInOutages,
+    /// A pull request of whose end the server says nothing is kept for ever.
+    SilentPullKept,
+    /// Pull requests are kept when the connection is made anew.
+    PullsKeptOverReconnect,
+    /// Any duplicate counts as the notification.
+    DuplicateCountsAsPublished,
+    /// A process that stands still goes on pulling.
+    StandstillPulls,
+    /// One write that is refused fails every other one of its command.
+    RefusedMemberFailsBatch,
+    /// Writes that are answered with a `writeConcernError` count as done.
+    WriteConcernErrorIgnored,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 27] = [
         Self::InsertInsteadOfUpsert,
         Self::NoMessageId,
         Self::WindowOfTwoMinutes,
@@ -79,6 +91,12 @@ impl Bug {
         Self::DrainBurnsAttempts,
         Self::MarkIgnored,
         Self::GivesUpInOutages,
+        Self::RefusedMemberFailsBatch,
+        Self::WriteConcernErrorIgnored,
+        Self::SilentPullKept,
+        Self::PullsKeptOverReconnect,
+        Self::DuplicateCountsAsPublished,
+        Self::StandstillPulls,
     ];
 
     /// Whether bugs are compiled in.
@@ -111,7 +129,13 @@ impl Bug {
             | Self::AckBeforeSave
             | Self::SaveGoesBackwards
             | Self::ClientBuffer
-            | Self::StalePage => None,
+            | Self::StalePage
+            | Self::RefusedMemberFailsBatch
+            | Self::WriteConcernErrorIgnored
+            | Self::SilentPullKept
+            | Self::PullsKeptOverReconnect
+            | Self::DuplicateCountsAsPublished
+            | Self::StandstillPulls => None,
         }
     }
 }
@@ -140,6 +164,12 @@ impl fmt::Display for Bug {
             Self::DrainBurnsAttempts => "a drain burns attempts",
             Self::MarkIgnored => "mark ignored",
             Self::GivesUpInOutages => "gives up in outages",
+            Self::RefusedMemberFailsBatch => "one refused member fails its batch",
+            Self::WriteConcernErrorIgnored => "writeConcernError counts as success",
+            Self::SilentPullKept => "silent pull kept",
+            Self::PullsKeptOverReconnect => "pulls kept over a reconnect",
+            Self::DuplicateCountsAsPublished => "any duplicate counts as published",
+            Self::StandstillPulls => "pulls while it stands still",
         })
     }
 }

@@ -130,6 +130,8 @@ pub enum Verdict {
     Taken,
     /// It refuses it, each time: a rule for the collection's documents that this one breaks.
     Refused,
+    /// It refuses every command that holds it, each time: a document that is too large.
+    RefusesCommand,
 }
 
 impl Verdict {
@@ -170,6 +172,8 @@ pub struct End {
 pub enum EndPayload {
     /// The contract's payload with so many segments announced.
     Announces(u64),
+    /// The same, published under the message id that the call's notification will have.
+    Claims(u64),
     /// These bytes, which no processor can take.
     Malformed(String),
 }
@@ -410,6 +414,20 @@ pub enum Action {
     FailAfter(StoreFault),
     /// The save that arrives at MongoDB loses a race with another upsert of the same `_id`.
     Race,
+    /// The first write of the command that arrives at MongoDB fails, undone; the others are done.
+    FailMember(StoreFault),
+    /// The writes that arrive at MongoDB are answered with a `writeConcernError`.
+    FailConcern {
+        /// Whether they are rolled back; else they last.
+        rolled_back: bool,
+    },
+    /// The command that arrives at MongoDB is done, and its reply cannot be read.
+    Garble,
+    /// MongoDB serves reads, and takes no writes of processors.
+    FailWrites {
+        /// For how long.
+        span_ms: u64,
+    },
     /// The command that arrives at MongoDB is answered late.
     Slow {
         /// How late.
@@ -574,7 +592,11 @@ impl fmt::Display for Plan {
         writeln!(f, "{} processor(s), {} event(s), seed {}{bug}", self.processors, self.events(), self.seed)?;
         writeln!(f, "  {:?}", self.options)?;
         for call in &self.calls {
-            let refused = if call.verdict == Verdict::Refused { ", whose summary is refused" } else { "" };
+            let refused = match call.verdict {
+                Verdict::Taken => "",
+                Verdict::Refused => ", whose summary is refused",
+                Verdict::RefusesCommand => ", whose summary makes MongoDB refuse the command",
+            };
             writeln!(f, "  call {:?} {:?}{refused}", call.conversation, call.session)?;
             for segment in &call.segments {
                 let SegmentSaved { at_ms, index, speaker, text } = segment;

@@ -136,7 +136,11 @@ impl Production {
                 let limit = usize::try_from(*limit).expect("small");
                 let all = self.there(session_id, now_ms);
                 let next = (from + limit < all.len()).then(|| Cursor((from + limit).to_string()));
-                Report::Loaded(Page { segments: all.into_iter().skip(from).take(limit).collect(), next, needs: None })
+                Report::Loaded(Page {
+                    segments: all.into_iter().skip(from).take(limit).collect(),
+                    next,
+                    ..Page::default()
+                })
             }
             Effect::Save { .. } if self.refused => failed(FailureKind::Rejected),
             Effect::Save { summary } => Report::Saved(Stored {

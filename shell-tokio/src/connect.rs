@@ -7,17 +7,20 @@ use std::{
     time::Duration,
 };
 
-use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, ServerAddr};
+use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, ServerAddr, ServerError};
 use mongodb::{
     bson::doc,
     error::ErrorKind,
-    options::{Acknowledgment, ClientOptions, WriteConcern},
+    options::{
+        Acknowledgment, ClientOptions, ReadConcern, ReadConcernLevel, ReadPreference, SelectionCriteria, WriteConcern,
+    },
 };
 use thiserror::Error;
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 
 use crate::{
     cli::{MongodbArgs, NatsArgs},
+    operate::setup::permissions::Refusals,
     secret::NatsLogin,
 };
 
@@ -82,19 +85,53 @@ pub enum ConnectError {
     },
 }
 
-/// Connects to NATS. The first connection is tried for `within`; afterwards a lost one is made anew for ever.
+/// A connection to NATS, and what becomes of it.
+#[derive(Debug, Clone)]
+pub struct NatsConnection {
+    /// The client.
+    pub client: Client,
+    /// Changes with every event of the connection.
+    pub events: watch::Receiver<ConnectionEvents>,
+    /// What the subjects of JetStream's API begin with.
+    pub api_prefix: String,
+}
+
+impl From<Client> for NatsConnection {
+    /// A connection of which no events are told: changes are seen a little later.
+    fn from(client: Client) -> Self {
+        let (_, events) = watch::channel(ConnectionEvents::default());
+        Self { client, events, api_prefix: "$JS.API".to_owned() }
+    }
+}
+
+/// What has happened to a connection, counted; the numbers go round.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ConnectionEvents {
+    /// Events of any kind.
+    pub events: u32,
+    /// Attempts to connect that failed.
+    pub failed_attempts: u32,
+}
+
+/// Connects to NATS. The first connection is tried for `within`; afterwards a lost one is made anew for ever. `refusals` is
+/// told what the server refuses.
 ///
 /// # Errors
 ///
 /// A file or an address that cannot be used and a server that does not let us in are reported at once; a server that
 /// cannot be reached when `within` is over.
-pub async fn connect_nats(args: &NatsArgs, within: Duration) -> Result<Client, ConnectError> {
+pub async fn connect_nats(
+    args: &NatsArgs,
+    within: Duration,
+    refusals: &Refusals,
+) -> Result<NatsConnection, ConnectError> {
     let url = args.url.to_string();
     let servers = args.url.servers().map_err(|source| ConnectError::NatsUrl { url: url.clone(), source })?;
-    let options = options(args).await?;
+    let (counter, events) = watch::channel(ConnectionEvents::default());
+    let options = options(args, counter, refusals).await?;
     let mut last = None;
     match tokio::time::timeout(within, first_connection(&options, &servers, &mut last)).await {
-        Ok(Ok(client)) => Ok(client),
+        Ok(Ok(client)) => Ok(NatsConnection { client, events, api_prefix: args.js_api_prefix() }),
         Ok(Err(source)) => Err(ConnectError::Nats { url, source }),
         Err(_elapsed) => Err(match last {
             Some(source) => ConnectError::Nats { url, source },
@@ -115,6 +152,12 @@ pub async fn connect_mongodb(args: &MongodbArgs, within: Duration) -> Result<mon
     options.app_name.get_or_insert_with(|| NAME.to_owned());
     options.server_selection_timeout.get_or_insert(within.min(LONGEST_SELECTION));
     options.connect_timeout.get_or_insert(within.min(LONGEST_HANDSHAKE));
+    for (what, asked) in read_from_the_primary(&mut options) {
+        tracing::warn!(
+            "the connection string asks for {what} {asked}: it is not used, because a call is summarised from what \
+                        the primary has and a majority keeps"
+        );
+    }
     options.write_concern = Some(WriteConcern::builder().w(Acknowledgment::Majority).journal(true).build());
     let client = mongodb::Client::with_options(options).map_err(failed)?;
     let deadline = Instant::now() + within;
@@ -124,6 +167,42 @@ pub async fn connect_mongodb(args: &MongodbArgs, within: Duration) -> Result<mon
         }
     }
     Ok(client)
+}
+
+/// Reads go to the primary and see what a majority has, whatever the connection string says: a member that lags would have
+/// fewer segments than were stored. Tells what it asked for instead.
+fn read_from_the_primary(options: &mut ClientOptions) -> Vec<(&'static str, String)> {
+    let primary = SelectionCriteria::ReadPreference(ReadPreference::Primary);
+    let asked = options.selection_criteria.replace(primary.clone()).filter(|asked| *asked != primary);
+    let level = options.read_concern.replace(ReadConcern::majority()).filter(|asked| *asked != ReadConcern::majority());
+    let asked = asked.map(|asked| ("readPreference", read_preference(&asked)));
+    let level = level.map(|asked| ("readConcernLevel", read_concern(&asked.level)));
+    asked.into_iter().chain(level).collect()
+}
+
+#[expect(clippy::wildcard_enum_match_arm, reason = "the driver's enum grows")]
+fn read_concern(level: &ReadConcernLevel) -> String {
+    match level {
+        ReadConcernLevel::Local => "local",
+        ReadConcernLevel::Linearizable => "linearizable",
+        ReadConcernLevel::Available => "available",
+        ReadConcernLevel::Snapshot => "snapshot",
+        _ => "of another kind",
+    }
+    .to_owned()
+}
+
+#[expect(clippy::wildcard_enum_match_arm, reason = "the driver's enum grows")]
+fn read_preference(asked: &SelectionCriteria) -> String {
+    match asked {
+        SelectionCriteria::ReadPreference(ReadPreference::Secondary { .. }) => "secondary",
+        SelectionCriteria::ReadPreference(ReadPreference::PrimaryPreferred { .. }) => "primaryPreferred",
+        SelectionCriteria::ReadPreference(ReadPreference::SecondaryPreferred { .. }) => "secondaryPreferred",
+        SelectionCriteria::ReadPreference(ReadPreference::Nearest { .. }) => "nearest",
+        // Nothing else can stand in a connection string.
+        _ => "another server",
+    }
+    .to_owned()
 }
 
 async fn first_connection(
@@ -151,12 +230,16 @@ async fn first_connection(
     }
 }
 
-async fn options(args: &NatsArgs) -> Result<ConnectOptions, ConnectError> {
+async fn options(
+    args: &NatsArgs,
+    counter: watch::Sender<ConnectionEvents>,
+    refusals: &Refusals,
+) -> Result<ConnectOptions, ConnectError> {
     let mut options = ConnectOptions::new()
         .name(NAME)
         .ping_interval(PING_INTERVAL)
         .reconnect_delay_callback(reconnect_delay)
-        .event_callback(log_events(args.url.to_string()))
+        .event_callback(log_events(args.url.to_string(), counter, refusals.clone()))
         .require_tls(args.require_tls || args.tls_ca.is_some() || args.tls_cert.is_some());
     if let Some(path) = &args.creds {
         let creds = read_file("--nats-creds", path).await?;
@@ -211,11 +294,24 @@ fn reconnect_delay(attempts: usize) -> Duration {
     }
 }
 
-/// Logs what becomes of the connection. While there is none, each attempt fails in the same way: only the first is told.
-fn log_events(url: String) -> impl Fn(Event) -> future::Ready<()> + Send + Sync + 'static {
+/// Counts and logs what becomes of the connection. While there is none, each attempt fails in the same way: only the first is told.
+fn log_events(
+    url: String,
+    counter: watch::Sender<ConnectionEvents>,
+    refusals: Refusals,
+) -> impl Fn(Event) -> future::Ready<()> + Send + Sync + 'static {
     let told = AtomicBool::new(false);
     move |event| {
+        if let Event::ServerError(ServerError::Other(error)) = &event
+            && refusals.heard(error)
+        {
+            return future::ready(());
+        }
         let is_error = matches!(event, Event::ClientError(_));
+        counter.send_modify(|counted| {
+            counted.events = counted.events.wrapping_add(1);
+            counted.failed_attempts = counted.failed_attempts.wrapping_add(u32::from(is_error));
+        });
         if is_error && told.swap(is_error, Ordering::Relaxed) {
             tracing::debug!("NATS: {event}");
         } else {

@@ -6,17 +6,14 @@
 //! | [`operate`] | setup, audit, dead letters |
 //! | [`transcripts`] | playing transcripts, showing summaries |
 //! | [`traces`] | commands that read traces |
-//! | [`broker`], [`store`] | NATS JetStream and MongoDB, as the service uses them |
+//! | [`broker`] | NATS JetStream, as the service uses it |
 //! | [`cli`], [`connect`], [`logging`], [`secret`] | settings, connections, logs, passwords |
 
-mod batch;
-pub mod broker;
 pub mod cli;
 pub mod connect;
 pub mod logging;
 pub mod operate;
 pub mod secret;
 pub mod service;
-pub mod store;
 pub mod traces;
 pub mod transcripts;

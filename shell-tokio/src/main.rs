@@ -2,21 +2,27 @@
 
 use std::{
     error::Error,
-    io::{self, IsTerminal, Write},
+    io::{self, IsTerminal, Read, Write},
+    path::Path,
     process::ExitCode,
     time::Duration,
 };
 
-use async_nats::{Client, jetstream};
+use async_nats::jetstream;
 use mongodb::Database;
+use transcript_core::event::SessionEnded;
 use transcript_processor::{
-    cli::{AuditArgs, Cli, Command, DeadLettersCommand, ShowArgs, StreamSettings, Which},
-    connect::{connect_mongodb, connect_nats},
+    cli::{AuditArgs, Cli, Command, DeadLettersCommand, NatsArgs, SetupArgs, ShowArgs, Which},
+    connect::{NatsConnection, connect_mongodb, connect_nats},
     logging,
-    operate::audit::{self, Options, Progress, Remedy, SESSIONS_A_PASS},
+    operate::audit::{self, Incomplete, Options, Progress, Remedy, SESSIONS_A_PASS},
     operate::dead_letters::{self, Outcome, Whole},
-    operate::setup,
+    operate::setup::{
+        self, Api, Pause, Request,
+        permissions::{Permissions, Refusals},
+    },
     service::clock::Clock,
+    service::mongodb::describe,
     service::run,
     traces,
     transcripts::convert,
@@ -80,20 +86,21 @@ fn start(cli: &Cli) -> Result<Finding, Box<dyn Error>> {
 }
 
 async fn command(cli: &Cli, transcripts: &[Transcript]) -> Result<Finding, Box<dyn Error>> {
+    let refusals = Refusals::default();
     let nats = async {
         match &cli.command {
             Command::Show(_) | Command::Convert(_) | Command::Replay(_) | Command::Trace(_) | Command::Timeline(_) => {
                 Ok(None)
             }
             Command::Run(_) | Command::Setup(_) | Command::Play(_) | Command::DeadLetters(_) | Command::Audit(_) => {
-                connect_nats(&cli.nats, cli.connect_timeout).await.map(Some)
+                connect_nats(&cli.nats, cli.connect_timeout, &refusals).await.map(Some)
             }
         }
     };
     let (nats, mongodb) = tokio::join!(nats, connect_mongodb(&cli.mongodb, cli.connect_timeout));
     let mongodb = mongodb?;
     let done = match nats {
-        Ok(nats) => perform(cli, nats, &mongodb.database(&cli.mongodb.database), transcripts).await,
+        Ok(nats) => perform(cli, nats, &refusals, &mongodb.database(&cli.mongodb.database), transcripts).await,
         Err(error) => Err(error.into()),
     };
     // A server that does not answer keeps the driver's tasks, and must not keep the process.
@@ -105,7 +112,8 @@ async fn command(cli: &Cli, transcripts: &[Transcript]) -> Result<Finding, Box<d
 
 async fn perform(
     cli: &Cli,
-    nats: Option<Client>,
+    nats: Option<NatsConnection>,
+    refusals: &Refusals,
     database: &Database,
     transcripts: &[Transcript],
 ) -> Result<Finding, Box<dyn Error>> {
@@ -115,10 +123,16 @@ async fn perform(
         }
         return Ok(Finding::Good);
     };
-    let js = jetstream::new(nats.clone());
+    let (js, api) = jetstream_of(&cli.nats, &nats.client);
     match &cli.command {
-        Command::Run(args) => run::run(nats, database.clone(), args).await?,
-        Command::Setup(settings) => set_up(&js, database, settings).await?,
+        Command::Run(args) => {
+            let permissions = Permissions { refusals, api_prefix: cli.nats.js_api_prefix() };
+            run::run(nats, js, api, permissions, database.clone(), args).await?;
+        }
+        Command::Setup(args) => {
+            let permissions = Permissions { refusals, api_prefix: cli.nats.js_api_prefix() };
+            set_up(&js, database, args, api, &permissions).await?;
+        }
         Command::Play(args) => {
             let print = |played: &play::PlayedSession| writeln!(io::stdout().lock(), "{played}");
             play::play(&js, database, args, transcripts, print).await?;
@@ -190,11 +204,33 @@ fn read_transcripts(command: &Command) -> Result<Transcripts, Box<dyn Error>> {
     }
 }
 
-async fn set_up(js: &jetstream::Context, database: &Database, settings: &StreamSettings) -> Result<(), Box<dyn Error>> {
-    let report = setup::ensure(js, database, settings).await?;
+/// The JetStream that is meant.
+fn jetstream_of(args: &NatsArgs, client: &async_nats::Client) -> (jetstream::Context, Api) {
+    match (&args.js_domain, &args.js_api_prefix) {
+        (Some(domain), _) => (jetstream::with_domain(client.clone(), domain), Api::Named),
+        (None, Some(prefix)) => (jetstream::with_prefix(client.clone(), prefix), Api::Named),
+        (None, None) => (jetstream::new(client.clone()), Api::Nearest),
+    }
+}
+
+async fn set_up(
+    js: &jetstream::Context,
+    database: &Database,
+    args: &SetupArgs,
+    api: Api,
+    permissions: &Permissions<'_>,
+) -> Result<(), Box<dyn Error>> {
+    let lacking = permissions.check_setup(&js.client()).await?;
+    let pause = if args.resume { Pause::End } else { Pause::Keep };
+    let request = Request { settings: args.stream.clone(), api, pause, ..Request::default() };
+    let mut report = setup::ensure(js, database, &request).await?;
+    report.warnings.extend(lacking);
     let mut out = io::stdout().lock();
     for change in &report.changes {
         writeln!(out, "{change}")?;
+    }
+    for kept in &report.kept {
+        writeln!(out, "{kept}")?;
     }
     if report.changes.is_empty() {
         writeln!(out, "nothing to change")?;
@@ -235,9 +271,10 @@ async fn dead_letters(
             print(&if *json { whole()? } else { dead_letters::render(&dead_letter, &payload) })?;
             return Ok(Finding::Good);
         }
-        DeadLettersCommand::Redrive { sequences, all, json } => {
+        DeadLettersCommand::Redrive { sequences, all, payload, json } => {
             let which = if *all { Which::AllOpen } else { Which::These(sequences.clone()) };
-            (dead_letters::redrive(js, database, &which).await?, *json)
+            let corrected = payload.as_deref().map(read_end).transpose()?;
+            (dead_letters::redrive(js, database, &which, corrected.as_ref()).await?, *json)
         }
         DeadLettersCommand::Discard { sequences, json } => (dead_letters::discard(js, sequences).await?, *json),
     };
@@ -250,6 +287,19 @@ async fn dead_letters(
     Ok(if outcomes.iter().all(|outcome| outcome.done.is_success()) { Finding::Good } else { Finding::Bad })
 }
 
+/// The end of a call that a file holds; `-` is stdin.
+fn read_end(path: &Path) -> Result<SessionEnded, Box<dyn Error>> {
+    let name = path.display();
+    let bytes = if path.as_os_str() == "-" {
+        let mut bytes = vec![];
+        io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
+    } else {
+        std::fs::read(path)
+    };
+    let bytes = bytes.map_err(|error| format!("cannot read --payload {name}: {error}"))?;
+    SessionEnded::parse(&bytes).map_err(|error| format!("--payload {name} is no end of a call: {error}").into())
+}
+
 async fn audit(js: &jetstream::Context, database: &Database, args: &AuditArgs) -> Result<Finding, Box<dyn Error>> {
     let now = Clock::start().wall();
     let since = args.since.map(|since| since.moment(now));
@@ -257,12 +307,13 @@ async fn audit(js: &jetstream::Context, database: &Database, args: &AuditArgs) -
         return Err("--since names a moment that is not past".into());
     }
     let remedy = if args.repair { Remedy::Repair } else { Remedy::Tell };
-    let options = Options { since, remedy, sessions_a_pass: SESSIONS_A_PASS };
+    let incomplete = if args.incomplete { Incomplete::All } else { Incomplete::Some };
+    let options = Options { since, remedy, sessions_a_pass: SESSIONS_A_PASS, incomplete };
     let progress = if args.json { Progress::hidden() } else { Progress::on_stderr() };
     let audited = audit::audit(js, database, options, &progress).await;
     progress.end();
     let audit = audited?;
-    print(&if args.json { show::json(&audit)? } else { audit::render(&audit) })?;
+    print(&if args.json { show::json(&audit)? } else { audit::render(&audit, incomplete) })?;
     Ok(if audit.one_to_one { Finding::Good } else { Finding::Bad })
 }
 
@@ -295,12 +346,12 @@ fn with_causes(error: &(dyn Error + 'static)) -> String {
     line
 }
 
-/// The error's own text, in one line. The MongoDB driver's adds fields for debugging, of which its kind is the text.
+/// The error's own text, in one line; that of MongoDB and its driver in our words, because theirs can quote a document.
 fn told(error: &(dyn Error + 'static)) -> String {
     let mongodb = error
         .downcast_ref::<mongodb::error::Error>()
         .or_else(|| error.downcast_ref::<Box<mongodb::error::Error>>().map(Box::as_ref));
-    let text = mongodb.map_or_else(|| error.to_string(), |error| error.kind.to_string());
+    let text = mongodb.map_or_else(|| error.to_string(), describe);
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 

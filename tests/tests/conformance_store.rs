@@ -14,13 +14,14 @@ use proptest::{
     strategy::ValueTree,
     test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
 };
+use transcript_client::mongodb::Mark;
 use transcript_core::{
     Notified, Stored, Time, WallTime,
     contract::{Announcement, SEGMENTS_COLLECTION, SUMMARIES_COLLECTION},
     ids::{Key, Session},
     summary::{Segment, Summary},
 };
-use transcript_processor::store::{Mark, statement};
+use transcript_processor::service::mongodb::statement;
 use transcript_sim::store::{Answer, Command, Durability, Existing, Fate, Store, StoreError};
 use transcript_tests::{
     servers::{Mongod, TestDatabase},
@@ -39,6 +40,7 @@ fn summary(session: u8, segments: u64) -> Arc<Summary> {
         published_segments: 5,
         complete: segments >= 5,
         words: 0,
+        damaged: 0,
         speakers: vec![],
         longest_turns: vec![],
         questions: vec![],
@@ -86,7 +88,7 @@ impl Real {
                 Ok(Answer::Marked)
             }
             Command::Read { key } => self.read(key).await,
-            Command::Load { .. } => panic!("pages are cut by the processor, not by the server"),
+            Command::Client(_) => panic!("the client has tests of its own"),
         }
     }
 

@@ -78,7 +78,7 @@ fn delivery(sequence: u64) -> Delivery {
 
 /// A page for every job, made before the clock starts.
 fn pages(count: u64, segments: &[Segment]) -> Vec<Page> {
-    (0..count).map(|_| Page { segments: segments.to_vec(), next: None, needs: None }).collect()
+    (0..count).map(|_| Page { segments: segments.to_vec(), ..Page::default() }).collect()
 }
 
 fn report(effect: &Effect, segments: &[Segment], pages: &mut Vec<Page>) -> Report {

@@ -211,7 +211,7 @@ impl PlayWorld {
             Effect::Count { .. } => Report::Counted { segments: self.segments },
             Effect::Load { .. } => {
                 let segments = (0..self.segments).map(|index| segment(index.cast_signed())).collect();
-                Report::Loaded(Page { segments, next: None, needs: None })
+                Report::Loaded(Page { segments, ..Page::default() })
             }
             Effect::Save { summary } => {
                 let notified = self.stored.get(&summary.key).and_then(|stored| stored.notified);

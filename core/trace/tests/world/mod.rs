@@ -224,7 +224,7 @@ impl TracedWorld {
         let all = self.segments(session, now);
         let until = (from + limit as usize).min(all.len());
         let next = (until < all.len()).then(|| transcript_core::Cursor(until.to_string()));
-        Report::Loaded(Page { segments: all[from..until].to_vec(), next, needs: None })
+        Report::Loaded(Page { segments: all[from..until].to_vec(), next, ..Page::default() })
     }
 
     fn save(&mut self, summary: &Summary) -> Report {

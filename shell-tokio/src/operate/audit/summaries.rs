@@ -5,14 +5,14 @@ use std::{collections::BTreeMap, time::Duration};
 use futures::TryStreamExt;
 use mongodb::{
     Database,
-    bson::{Bson, RawDocument, RawDocumentBuf, doc},
+    bson::{Bson, Document, RawDocument, RawDocumentBuf, doc},
 };
-use tokio::sync::mpsc;
+use transcript_client::mongodb::{CommandError, CommandKind};
 use transcript_core::{Failure, Stored, event::SessionEnded};
 
-use crate::store::{
-    Worker,
-    save::{number, stored},
+use crate::service::mongodb::{
+    reply::{number, stored},
+    socket::Socket,
     stale::session,
 };
 
@@ -24,7 +24,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(300);
 /// The summaries and the segments, for reading.
 #[derive(Debug, Clone)]
 pub struct Summaries {
-    worker: Worker,
+    socket: Socket,
 }
 
 /// What is stored of a session.
@@ -40,9 +40,7 @@ impl Summaries {
     /// Those of `database`.
     #[must_use]
     pub fn of(database: &Database) -> Self {
-        // What a worker reports, it reports of effects; there are none here.
-        let (reports, _) = mpsc::unbounded_channel();
-        Self { worker: Worker::new(database, reports, ANSWER_WITHIN) }
+        Self { socket: Socket::new(database, ANSWER_WITHIN) }
     }
 
     /// The summaries of these keys, by key.
@@ -57,12 +55,13 @@ impl Summaries {
             "revision": 1, "revised.revision": 1,
         };
         let found: Vec<RawDocumentBuf> = self
-            .worker
+            .socket
             .answer(async {
-                let summaries = self.worker.summaries();
+                let summaries = self.socket.summaries();
                 summaries.find(doc! { "_id": { "$in": keys } }).projection(fields).await?.try_collect().await
             })
-            .await?;
+            .await
+            .map_err(unread)?;
         Ok(found
             .iter()
             .filter_map(|document| Some((document.get_str("_id").ok()?.to_owned(), read(document))))
@@ -75,7 +74,7 @@ impl Summaries {
     ///
     /// MongoDB does not answer.
     pub async fn counts(&self, sessions: impl Iterator<Item = &str>) -> Result<BTreeMap<String, u64>, Failure> {
-        self.worker.counts(sessions).await
+        self.socket.counts(sessions).await.map_err(|error| error.failure(CommandKind::Count))
     }
 
     /// Hands the keys of all summaries without a mark to `each`; documents that are no summaries of ours are left out.
@@ -85,18 +84,53 @@ impl Summaries {
     /// MongoDB does not answer.
     pub async fn unmarked(&self, mut each: impl FnMut(&str)) -> Result<(), Failure> {
         let find = async {
-            let summaries = self.worker.summaries();
+            let summaries = self.socket.summaries();
             let fields = doc! { "conversationId": 1, "sessionId": 1 };
             summaries.find(doc! { "notified": { "$exists": false } }).projection(fields).await
         };
-        let mut cursor = self.worker.answer(find).await?;
-        while let Some(document) = self.worker.answer(cursor.try_next()).await? {
+        let mut cursor = self.socket.answer(find).await.map_err(unread)?;
+        while let Some(document) = self.socket.answer(cursor.try_next()).await.map_err(unread)? {
             if let Some(session) = session(&document) {
                 each(session.key().as_str());
             }
         }
         Ok(())
     }
+}
+
+impl Summaries {
+    /// Removes the mark that names the message at `place`, if the summary has that one.
+    ///
+    /// # Errors
+    ///
+    /// MongoDB does not answer, or refuses.
+    pub async fn unmark(&self, key: &str, place: u64) -> Result<(), Failure> {
+        self.change_mark(key, place, doc! { "$unset": { "notified": "" } }).await
+    }
+
+    /// Has the mark that names the message at `from` name the one at `to`, if the summary has that one.
+    ///
+    /// # Errors
+    ///
+    /// MongoDB does not answer, or refuses.
+    pub async fn correct_mark(&self, key: &str, from: u64, to: u64) -> Result<(), Failure> {
+        let change = doc! { "$set": { "notified.streamSequence": place_in_stream(to) } };
+        self.change_mark(key, from, change).await
+    }
+
+    async fn change_mark(&self, key: &str, from: u64, change: Document) -> Result<(), Failure> {
+        let summary = doc! { "_id": key, "notified.streamSequence": place_in_stream(from) };
+        let changed = self.socket.answer(async { self.socket.summaries().update_one(summary, change).await }).await;
+        changed.map(drop).map_err(|error| error.failure(CommandKind::Mark))
+    }
+}
+
+fn place_in_stream(place: u64) -> i64 {
+    i64::try_from(place).unwrap_or(i64::MAX)
+}
+
+fn unread(error: CommandError) -> Failure {
+    error.failure(CommandKind::ReadBack)
 }
 
 fn read(document: &RawDocument) -> Found {

@@ -115,7 +115,7 @@ fn page(bytes: usize) -> Page {
         start_ms: None,
         end_ms: None,
     };
-    Page { segments: vec![segment(0), segment(1)], next: None, needs: None }
+    Page { segments: vec![segment(0), segment(1)], ..Page::default() }
 }
 
 fn report(effect: &Effect) -> Report {
