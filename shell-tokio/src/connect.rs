@@ -1,259 +1,81 @@
 //! Connections to NATS and MongoDB.
 
-use std::{
-    future, io,
-    path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
-};
+mod credentials;
+mod fault;
+mod login;
+mod mongodb;
+mod nats;
+mod warnings;
 
-use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, ServerAddr};
-use mongodb::{
-    bson::doc,
-    error::ErrorKind,
-    options::{Acknowledgment, ClientOptions, WriteConcern},
-};
+use std::io;
+
 use thiserror::Error;
-use tokio::time::Instant;
 
-use crate::{
-    cli::{MongodbArgs, NatsArgs},
-    secret::NatsLogin,
+use crate::secret::{BadMongodbUri, BadNatsUrl, SecretFile};
+
+pub use self::{
+    fault::{Fault, Server, mongodb_error},
+    login::{LoginRefused, Logins},
+    mongodb::connect_mongodb,
+    nats::connect_nats,
 };
 
 /// The name under which servers list these connections.
 const NAME: &str = "transcript-processor";
-/// async-nats gives a connection up when it would send a third ping and the first two are unanswered, so a peer that is
-/// gone without a word is noticed after three of these: within 3 s, well within the ack wait.
-const PING_INTERVAL: Duration = Duration::from_millis(900);
-const FIRST_RECONNECT_DELAY: Duration = Duration::from_millis(10);
-/// Short beside the ack wait: calls in hand must not be given away because of a server that was restarted.
-const LONGEST_RECONNECT_DELAY: Duration = Duration::from_secs(1);
-/// The driver's own defaults; they hold for as long as the process runs, and so must not grow with the time for the start.
-const LONGEST_SELECTION: Duration = Duration::from_secs(30);
-const LONGEST_HANDSHAKE: Duration = Duration::from_secs(10);
-/// Between two attempts at the first connection.
-const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
-/// Why there is no connection. No text of it holds a password.
+/// Why there is no connection. No text of it holds a password, or what a server said.
 #[derive(Debug, Error)]
 pub enum ConnectError {
-    /// A file that the settings name cannot be used.
-    #[error("cannot read {what} {}", path.display())]
+    /// A file that the settings name cannot be read.
+    #[error("cannot read {what} {file}")]
     File {
-        /// What the file is for.
+        /// The option.
         what: &'static str,
         /// The file.
-        path: PathBuf,
+        file: SecretFile,
         /// Why.
         source: io::Error,
     },
+    /// A file that the settings name does not hold what it should.
+    #[error("{what} {file} holds no {missing}")]
+    Content {
+        /// The option.
+        what: &'static str,
+        /// The file.
+        file: SecretFile,
+        /// What is not in it.
+        missing: &'static str,
+    },
     /// The addresses are none.
-    #[error("{url} does not name a NATS server")]
+    #[error("--nats-url {url}: {reason}")]
     NatsUrl {
         /// The addresses, without user and password.
         url: String,
         /// Why.
-        source: io::Error,
+        reason: BadNatsUrl,
     },
-    /// No NATS server let us in, or none answered in time.
-    #[error("cannot connect to NATS at {url} (--nats-url)")]
+    /// No NATS server let us in, or none could be used.
+    #[error("cannot connect to NATS at {url} (--nats-url): {}", fault.explain(Server::Nats))]
     Nats {
         /// The addresses, without user and password.
         url: String,
-        /// The last failure.
-        source: async_nats::ConnectError,
+        /// What the last attempt met.
+        fault: Fault,
     },
-    /// No NATS server answered in time.
-    #[error("cannot connect to NATS at {url} (--nats-url): no answer within {}", humantime::format_duration(*within))]
-    NatsSilent {
-        /// The addresses, without user and password.
-        url: String,
-        /// How long it was tried for.
-        within: Duration,
-    },
-    /// The MongoDB connection string is none, or no server answered in time.
-    #[error("cannot connect to MongoDB at {uri} (--mongodb-uri)")]
-    Mongodb {
-        /// The connection string, without user, password and options.
+    /// The MongoDB connection string is none.
+    #[error("--mongodb-uri {uri}: {reason}")]
+    MongodbUri {
+        /// The servers, without user, password and options.
         uri: String,
-        /// The driver's error.
-        source: mongodb::error::Error,
+        /// Why.
+        reason: BadMongodbUri,
     },
-}
-
-/// Connects to NATS. The first connection is tried for `within`; afterwards a lost one is made anew for ever.
-///
-/// # Errors
-///
-/// A file or an address that cannot be used and a server that does not let us in are reported at once; a server that
-/// cannot be reached when `within` is over.
-pub async fn connect_nats(args: &NatsArgs, within: Duration) -> Result<Client, ConnectError> {
-    let url = args.url.to_string();
-    let servers = args.url.servers().map_err(|source| ConnectError::NatsUrl { url: url.clone(), source })?;
-    let options = options(args).await?;
-    let mut last = None;
-    match tokio::time::timeout(within, first_connection(&options, &servers, &mut last)).await {
-        Ok(Ok(client)) => Ok(client),
-        Ok(Err(source)) => Err(ConnectError::Nats { url, source }),
-        Err(_elapsed) => Err(match last {
-            Some(source) => ConnectError::Nats { url, source },
-            None => ConnectError::NatsSilent { url, within },
-        }),
-    }
-}
-
-/// Connects to MongoDB and waits for a primary, for `within` at most. Writes are acknowledged by a majority of the servers'
-/// journals unless an operation asks for something else.
-///
-/// # Errors
-///
-/// The connection string cannot be read, the server does not let us in, or no primary was found in time.
-pub async fn connect_mongodb(args: &MongodbArgs, within: Duration) -> Result<mongodb::Client, ConnectError> {
-    let failed = |source| ConnectError::Mongodb { uri: args.uri.to_string(), source };
-    let mut options = ClientOptions::parse(args.uri.reveal()).await.map_err(failed)?;
-    options.app_name.get_or_insert_with(|| NAME.to_owned());
-    options.server_selection_timeout.get_or_insert(within.min(LONGEST_SELECTION));
-    options.connect_timeout.get_or_insert(within.min(LONGEST_HANDSHAKE));
-    options.write_concern = Some(WriteConcern::builder().w(Acknowledgment::Majority).journal(true).build());
-    let client = mongodb::Client::with_options(options).map_err(failed)?;
-    let deadline = Instant::now() + within;
-    while let Err(error) = client.database(&args.database).run_command(doc! { "ping": 1 }).await {
-        if !matches!(*error.kind, ErrorKind::ServerSelection { .. }) || Instant::now() >= deadline {
-            return Err(failed(error));
-        }
-    }
-    Ok(client)
-}
-
-async fn first_connection(
-    options: &ConnectOptions,
-    servers: &[ServerAddr],
-    last: &mut Option<async_nats::ConnectError>,
-) -> Result<Client, async_nats::ConnectError> {
-    loop {
-        let error = match options.clone().connect(servers).await {
-            Ok(client) => return Ok(client),
-            Err(error) => error,
-        };
-        match error.kind() {
-            ConnectErrorKind::Io | ConnectErrorKind::Dns | ConnectErrorKind::TimedOut => {
-                tracing::debug!(%error, "NATS cannot be reached yet");
-                *last = Some(error);
-            }
-            ConnectErrorKind::ServerParse
-            | ConnectErrorKind::Authentication
-            | ConnectErrorKind::AuthorizationViolation
-            | ConnectErrorKind::Tls
-            | ConnectErrorKind::MaxReconnects => return Err(error),
-        }
-        tokio::time::sleep(RETRY_PAUSE).await;
-    }
-}
-
-async fn options(args: &NatsArgs) -> Result<ConnectOptions, ConnectError> {
-    let mut options = ConnectOptions::new()
-        .name(NAME)
-        .ping_interval(PING_INTERVAL)
-        .reconnect_delay_callback(reconnect_delay)
-        .event_callback(log_events(args.url.to_string()))
-        .require_tls(args.require_tls || args.tls_ca.is_some() || args.tls_cert.is_some());
-    if let Some(path) = &args.creds {
-        let creds = read_file("--nats-creds", path).await?;
-        options = options.credentials(&creds).map_err(|source| unusable("--nats-creds", path, source))?;
-    }
-    if let Some(path) = &args.nkey {
-        let seed = nkey_seed(&read_file("--nats-nkey", path).await?)
-            .ok_or_else(|| unusable("--nats-nkey", path, io::Error::other("it holds no seed of a user")))?;
-        options = options.nkey(seed);
-    }
-    match args.url.login().map_err(|source| ConnectError::NatsUrl { url: args.url.to_string(), source })? {
-        Some(NatsLogin::User(user, password)) => {
-            options = options.user_and_password(user, password.reveal().to_owned());
-        }
-        Some(NatsLogin::Token(token)) => options = options.token(token.reveal().to_owned()),
-        None => {}
-    }
-    if let (Some(user), Some(password)) = (&args.user, &args.password) {
-        options = options.user_and_password(user.clone(), password.reveal().to_owned());
-    }
-    if let Some(path) = &args.tls_ca {
-        read_file("--nats-tls-ca", path).await?;
-        options = options.add_root_certificates(path.clone());
-    }
-    if let (Some(cert), Some(key)) = (&args.tls_cert, &args.tls_key) {
-        read_file("--nats-tls-cert", cert).await?;
-        read_file("--nats-tls-key", key).await?;
-        options = options.add_client_certificate(cert.clone(), key.clone());
-    }
-    Ok(if args.tls_first { options.tls_first() } else { options })
-}
-
-async fn read_file(what: &'static str, path: &Path) -> Result<String, ConnectError> {
-    tokio::fs::read_to_string(path).await.map_err(|source| unusable(what, path, source))
-}
-
-fn unusable(what: &'static str, path: &Path, source: io::Error) -> ConnectError {
-    ConnectError::File { what, path: path.to_owned(), source }
-}
-
-/// The seed of a user begins with `SU`; tools write comments and frames around it.
-fn nkey_seed(file: &str) -> Option<String> {
-    file.lines().map(str::trim).find(|line| line.starts_with("SU")).map(str::to_owned)
-}
-
-fn reconnect_delay(attempts: usize) -> Duration {
-    let doublings = u32::try_from(attempts.saturating_sub(1)).unwrap_or(u32::MAX).min(16);
-    if attempts == 0 {
-        Duration::ZERO
-    } else {
-        (FIRST_RECONNECT_DELAY * 2_u32.pow(doublings)).min(LONGEST_RECONNECT_DELAY)
-    }
-}
-
-/// Logs what becomes of the connection. While there is none, each attempt fails in the same way: only the first is told.
-fn log_events(url: String) -> impl Fn(Event) -> future::Ready<()> + Send + Sync + 'static {
-    let told = AtomicBool::new(false);
-    move |event| {
-        let is_error = matches!(event, Event::ClientError(_));
-        if is_error && told.swap(is_error, Ordering::Relaxed) {
-            tracing::debug!("NATS: {event}");
-        } else {
-            told.store(is_error, Ordering::Relaxed);
-            log_event(&event, &url);
-        }
-        future::ready(())
-    }
-}
-
-fn log_event(event: &Event, url: &str) {
-    match event {
-        Event::Connected => tracing::info!("NATS connected"),
-        Event::Disconnected => tracing::warn!("NATS disconnected; connecting again"),
-        Event::LameDuckMode => tracing::warn!("the NATS server is about to stop"),
-        Event::Draining => tracing::info!("NATS connection drains"),
-        Event::Closed => tracing::info!("NATS connection closed"),
-        Event::SlowConsumer(subscription) => {
-            tracing::error!(subscription, "messages from NATS were dropped because they were not read in time");
-        }
-        Event::ServerError(error) => tracing::error!(%error, "NATS server error"),
-        Event::ClientError(error) => tracing::warn!(%error, url, "NATS client error"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reconnecting_is_quick_at_first_and_never_slow() {
-        let delays: Vec<_> = [0, 1, 2, 3, 7, 8, 1000, usize::MAX].map(|n| reconnect_delay(n).as_millis()).into();
-        assert_eq!(delays, [0, 10, 20, 40, 640, 1000, 1000, 1000]);
-    }
-
-    #[test]
-    fn a_seed_is_found_within_its_frame() {
-        assert_eq!(nkey_seed("# ann\n-----BEGIN SEED-----\n SUABC \n---"), Some("SUABC".to_owned()));
-        assert_eq!(nkey_seed("UABC\n"), None);
-    }
+    /// No MongoDB server let us in, or none could be used.
+    #[error("cannot connect to MongoDB at {uri} (--mongodb-uri): {}", fault.explain(Server::Mongodb))]
+    Mongodb {
+        /// The servers, without user, password and options.
+        uri: String,
+        /// What the last attempt met.
+        fault: Fault,
+    },
 }

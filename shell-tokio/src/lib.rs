@@ -20,5 +20,6 @@ pub mod run;
 pub mod secret;
 pub mod setup;
 pub mod show;
+pub mod signals;
 pub mod store;
 pub mod traces;

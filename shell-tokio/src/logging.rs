@@ -1,12 +1,20 @@
 //! What is logged, and how. Logs go to stderr, so that stdout belongs to a command's result.
 //!
-//! No level shows a word of a call: this crate logs ids, counts and times only, and the NATS client is never asked for more
-//! than its warnings, because below it writes out whole messages, and the addresses it was given with their passwords. What
-//! becomes of its connection is logged by this crate.
+//! No level shows a word of a call: this crate logs ids, counts and times only, and of other crates only warnings are shown,
+//! because below that the NATS client writes out whole messages, and the addresses it was given with their passwords. Even
+//! those are shown only where somebody asked for `debug`: what they mean is said by this crate.
+//!
+//! Logging never blocks: lines are put into a bounded queue ([`Lines`]), and a thread writes them. Where nobody reads stderr
+//! the queue fills up, what does not fit is dropped, and the log says how many lines that were once it goes on.
 
-use std::io::{self, IsTerminal};
+mod lines;
 
-use tracing::{Metadata, level_filters::LevelFilter};
+use std::{
+    io::{self, IsTerminal},
+    sync::OnceLock,
+};
+
+use tracing::{Level, Metadata, level_filters::LevelFilter};
 use tracing_subscriber::{
     EnvFilter, Layer, Registry,
     filter::filter_fn,
@@ -14,7 +22,15 @@ use tracing_subscriber::{
     util::{SubscriberInitExt, TryInitError},
 };
 
+use self::lines::Bounds;
+pub use self::lines::Lines;
 use crate::cli::{LogArgs, LogFormat};
+
+/// What waits to be written at most.
+const BOUNDS: Bounds = Bounds { lines: 1 << 14, bytes: 4 << 20 };
+
+/// The lines of this process.
+static LINES: OnceLock<Lines> = OnceLock::new();
 
 /// Starts logging for the whole process.
 ///
@@ -24,16 +40,34 @@ use crate::cli::{LogArgs, LogFormat};
 ///
 /// # Panics
 ///
-/// If the filter is none: the command line lets no such filter through.
+/// If the filter is none: the command line lets no such filter through. If the system gives no thread.
 pub fn init(args: &LogArgs) -> Result<(), TryInitError> {
     let filter = EnvFilter::try_new(&args.filter).expect("the filter was checked when the command line was read");
-    let lines: Box<dyn Layer<Registry> + Send + Sync> = match args.format {
+    let lines = LINES.get_or_init(|| Lines::start(io::stderr(), BOUNDS, log_dropped)).clone();
+    let layer: Box<dyn Layer<Registry> + Send + Sync> = match args.format {
         LogFormat::Plain => {
-            tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal()).boxed()
+            tracing_subscriber::fmt::layer().with_writer(lines).with_ansi(io::stderr().is_terminal()).boxed()
         }
-        LogFormat::Json => tracing_subscriber::fmt::layer().json().flatten_event(true).with_writer(io::stderr).boxed(),
+        LogFormat::Json => tracing_subscriber::fmt::layer().json().flatten_event(true).with_writer(lines).boxed(),
     };
-    tracing_subscriber::registry().with(lines.with_filter(filter).with_filter(filter_fn(is_wordless))).try_init()
+    let is_detailed = filter.max_level_hint().is_none_or(|level| level >= LevelFilter::DEBUG);
+    let shown = filter_fn(move |metadata| is_shown(metadata, is_detailed));
+    tracing_subscriber::registry().with(layer.with_filter(filter).with_filter(shown)).try_init()
+}
+
+/// Writes a line that is no log line to stderr, behind what was logged; waits for both, but not for a stderr that nobody
+/// reads.
+pub fn report(line: &str) {
+    let lines = LINES.get_or_init(|| Lines::start(io::stderr(), BOUNDS, log_dropped));
+    lines.put(format!("{line}\n").into_bytes());
+    lines.flush();
+}
+
+/// Waits until what was logged is written, but not for a stderr that nobody reads.
+pub fn flush() {
+    if let Some(lines) = LINES.get() {
+        lines.flush();
+    }
 }
 
 /// Logs panics as errors of one line that say where. What a panic says may hold words of a call, unless it is a text of the
@@ -46,10 +80,13 @@ pub fn log_panics() {
     }));
 }
 
-/// Whether what is logged there can hold no message: async-nats 0.51 prints requests, answers and server addresses at
-/// `debug`, and at `info` says again what its events say.
-fn is_wordless(metadata: &Metadata<'_>) -> bool {
-    !metadata.target().starts_with("async_nats") || *metadata.level() <= LevelFilter::WARN
+fn log_dropped(lines: u64) {
+    tracing::error!(lines, "log lines were dropped: nobody read stderr");
+}
+
+/// Whether something is shown, wherever the filter says so: everything of this project, warnings of others.
+fn is_shown(metadata: &Metadata<'_>, is_detailed: bool) -> bool {
+    metadata.target().starts_with("transcript_") || (is_detailed && *metadata.level() <= Level::WARN)
 }
 
 #[cfg(test)]
@@ -59,9 +96,9 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
+    struct Written(Arc<Mutex<Vec<u8>>>);
 
-    impl io::Write for Lines {
+    impl io::Write for Written {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().write(bytes)
         }
@@ -71,20 +108,28 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_nats_client_never_logs_messages() {
-        let lines = Lines::default();
-        let writer = lines.clone();
+    fn written(filter: &str, is_detailed: bool) -> String {
+        let written = Written::default();
+        let writer = written.clone();
         let layer = tracing_subscriber::fmt::layer().with_writer(move || writer.clone());
-        let filtered = layer.with_filter(EnvFilter::new("trace")).with_filter(filter_fn(is_wordless));
+        let shown = filter_fn(move |metadata| is_shown(metadata, is_detailed));
+        let filtered = layer.with_filter(EnvFilter::new(filter)).with_filter(shown);
         tracing::subscriber::with_default(tracing_subscriber::registry().with(filtered), || {
             tracing::debug!(target: "async_nats::jetstream::context", "words of a call");
-            tracing::trace!(target: "async_nats", "words of a call");
+            tracing::info!(target: "rustls::client", "words of a call");
             tracing::warn!(target: "async_nats::connector", "lost");
-            tracing::trace!(target: "transcript_processor", "ours");
+            tracing::trace!(target: "transcript_processor", "ours at trace");
+            tracing::info!(target: "transcript_processor", "ours at info");
         });
-        let written = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
-        assert!(!written.contains("words of a call"), "{written}");
-        assert!(written.contains("lost") && written.contains("ours"), "{written}");
+        String::from_utf8(written.0.lock().unwrap().clone()).unwrap()
+    }
+
+    #[test]
+    fn of_other_crates_only_warnings_are_shown_and_only_with_details() {
+        let detailed = written("trace", true);
+        assert!(!detailed.contains("words of a call"), "{detailed}");
+        assert!(detailed.contains("lost") && detailed.contains("ours at trace"), "{detailed}");
+        let usual = written("info", false);
+        assert!(!usual.contains("lost") && usual.contains("ours at info"), "{usual}");
     }
 }

@@ -9,13 +9,17 @@ use std::{
 
 use async_nats::{Client, jetstream};
 use mongodb::Database;
+use tokio::sync::mpsc;
 use transcript_processor::{
     audit::{self, Options, Progress, Remedy, SESSIONS_A_PASS},
     cli::{AuditArgs, Cli, Command, DeadLettersCommand, ShowArgs, StreamSettings, Which},
     clock::Clock,
-    connect::{connect_mongodb, connect_nats},
+    connect::{Logins, connect_mongodb, connect_nats, mongodb_error},
     dead_letters::{self, Outcome, Whole},
-    logging, play, run, setup, show, traces,
+    driver::Signal,
+    logging, play, run, setup, show,
+    signals::{self, First},
+    traces,
 };
 use transcript_sim::crashes::Unfit;
 
@@ -44,43 +48,55 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(e) => return usage(&e),
     };
-    match start(&cli) {
+    let done = start(&cli);
+    logging::flush();
+    match done {
         Ok(Finding::Good) => ExitCode::SUCCESS,
         Ok(Finding::Bad) => ExitCode::from(FAILED),
         Err(e) if is_broken_pipe(e.as_ref()) => ExitCode::SUCCESS,
         Err(e) => {
-            report(&format!("error: {}", with_causes(e.as_ref())));
+            logging::report(&format!("error: {}", with_causes(e.as_ref())));
             ExitCode::from(if e.is::<traces::Unreadable>() || e.is::<Unfit>() { USAGE } else { FAILED })
         }
     }
 }
 
 fn start(cli: &Cli) -> Result<Finding, Box<dyn Error>> {
+    let first = if let Command::Run(_) = cli.command { First::Drains } else { First::Ends };
+    let mut signals = signals::listen(first)?;
     logging::init(&cli.log)?;
     logging::log_panics();
     if let Some(done) = read_traces(&cli.command) {
         return done;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let done = runtime.block_on(command(cli));
+    let done = runtime.block_on(command(cli, &mut signals));
     // The process ends here. Tasks of the MongoDB driver that still wait for a server would panic if the runtime ended first.
     std::mem::forget(runtime);
     done
 }
 
-async fn command(cli: &Cli) -> Result<Finding, Box<dyn Error>> {
+async fn command(cli: &Cli, signals: &mut mpsc::UnboundedReceiver<Signal>) -> Result<Finding, Box<dyn Error>> {
+    let logins = Logins::new(cli.login_timeout);
     let nats = async {
         match &cli.command {
             Command::Show(_) | Command::Replay(_) | Command::Trace(_) | Command::Timeline(_) => Ok(None),
             Command::Run(_) | Command::Setup(_) | Command::Play(_) | Command::DeadLetters(_) | Command::Audit(_) => {
-                connect_nats(&cli.nats, cli.connect_timeout).await.map(Some)
+                connect_nats(&cli.nats, cli.connect_timeout, &logins).await.map(Some)
             }
         }
     };
-    let (nats, mongodb) = tokio::join!(nats, connect_mongodb(&cli.mongodb, cli.connect_timeout));
+    let connected = async { tokio::join!(nats, connect_mongodb(&cli.mongodb, cli.connect_timeout, &logins)) };
+    let (nats, mongodb) = tokio::select! {
+        connected = connected => connected,
+        Some(Signal::Drain) = signals.recv() => {
+            tracing::info!("stopped before it had begun");
+            return Ok(Finding::Good);
+        }
+    };
     let mongodb = mongodb?;
     let done = match nats {
-        Ok(nats) => perform(cli, nats, &mongodb.database(&cli.mongodb.database)).await,
+        Ok(nats) => perform(cli, nats, &mongodb.database(&cli.mongodb.database), &logins, signals).await,
         Err(error) => Err(error.into()),
     };
     // A server that does not answer keeps the driver's tasks, and must not keep the process.
@@ -90,7 +106,13 @@ async fn command(cli: &Cli) -> Result<Finding, Box<dyn Error>> {
     done
 }
 
-async fn perform(cli: &Cli, nats: Option<Client>, database: &Database) -> Result<Finding, Box<dyn Error>> {
+async fn perform(
+    cli: &Cli,
+    nats: Option<Client>,
+    database: &Database,
+    logins: &Logins,
+    signals: &mut mpsc::UnboundedReceiver<Signal>,
+) -> Result<Finding, Box<dyn Error>> {
     let Some(nats) = nats else {
         if let Command::Show(args) = &cli.command {
             show_summary(database, args).await?;
@@ -99,7 +121,7 @@ async fn perform(cli: &Cli, nats: Option<Client>, database: &Database) -> Result
     };
     let js = jetstream::new(nats.clone());
     match &cli.command {
-        Command::Run(args) => run::run(nats, database.clone(), args).await?,
+        Command::Run(args) => run::run(nats, database.clone(), args, logins, signals).await?,
         Command::Setup(settings) => set_up(&js, database, settings).await?,
         Command::Play(args) => {
             let print = |played: &play::Played| writeln!(io::stdout().lock(), "{played}");
@@ -115,7 +137,7 @@ async fn perform(cli: &Cli, nats: Option<Client>, database: &Database) -> Result
 
 /// Does what needs no server; `None` where the command is another one.
 fn read_traces(command: &Command) -> Option<Result<Finding, Box<dyn Error>>> {
-    let warn = |warning: &str| report(&format!("warning: {warning}"));
+    let warn = |warning: &str| logging::report(&format!("warning: {warning}"));
     let done = match command {
         Command::Replay(args) => traces::replay(args, &warn),
         Command::Trace(args) => traces::trace(args, &warn),
@@ -260,9 +282,4 @@ fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
         error = e.source();
     }
     false
-}
-
-fn report(line: &str) {
-    // Where stderr is closed there is nobody left to tell.
-    drop(writeln!(io::stderr().lock(), "{line}"));
 }

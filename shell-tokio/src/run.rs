@@ -1,12 +1,11 @@
 //! The service: connects, sets up, and drives the core until it is told to stop.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use async_nats::jetstream;
 use mongodb::{Database, bson::doc};
 use thiserror::Error;
 use tokio::{
-    signal::unix::{SignalKind, signal},
     sync::{Notify, mpsc, watch},
     task::JoinSet,
 };
@@ -17,6 +16,7 @@ use crate::{
     broker::{Advisories, Broker, Puller},
     cli::{AnnounceSettings, RecordArgs, RunArgs, RunSettings, StreamSettings},
     clock::Clock,
+    connect::{LoginRefused, Logins},
     driver::{Deliveries, Driver, Ended, RealServers, Signal},
     history::{History, HistoryError},
     record::{self, RecordError, Recording, Tape, Target},
@@ -49,24 +49,26 @@ pub enum RunError {
     /// The trace cannot be begun.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// The process cannot listen to signals.
-    #[error("cannot listen to signals")]
-    Signals(#[source] std::io::Error),
-    /// A second signal came.
-    #[error("stopped at once by a second signal: the jobs under way are left to redelivery")]
-    Stopped,
+    /// A login stayed refused.
+    #[error(transparent)]
+    Login(#[from] LoginRefused),
 }
 
-/// Runs until SIGTERM or SIGINT, then finishes what has begun to save within the grace time. A second signal stops at once.
+/// Runs until a signal comes or a login stays refused, then finishes what has begun to save within the grace time.
 ///
 /// # Errors
 ///
-/// What keeps the service from starting, and a second signal.
-pub async fn run(client: async_nats::Client, database: Database, args: &RunArgs) -> Result<(), RunError> {
+/// What keeps the service from starting, and a login that stayed refused.
+pub async fn run(
+    client: async_nats::Client,
+    database: Database,
+    args: &RunArgs,
+    logins: &Logins,
+    signals: &mut mpsc::UnboundedReceiver<Signal>,
+) -> Result<(), RunError> {
     if cfg!(feature = "first-version") {
         tracing::error!("this build has the faults of the first version and is for tests only");
     }
-    let mut signals = signals()?;
     // A start that must fail changes nothing on the servers.
     args.record.directory.as_deref().map_or(Ok(()), record::prepare)?;
     let jetstream = jetstream::new(client.clone());
@@ -83,14 +85,30 @@ pub async fn run(client: async_nats::Client, database: Database, args: &RunArgs)
     for warning in &report.warnings {
         tracing::warn!("{warning}");
     }
-    drive(client, &database, args, Processor::new(core_settings(args))?, &mut signals).await
+    let (drain, mut drained) = mpsc::unbounded_channel();
+    let processor = Processor::new(core_settings(args))?;
+    let mut driven = pin!(drive(client, &database, args, processor, &mut drained));
+    let refused = tokio::select! {
+        ended = &mut driven => return ended,
+        Some(signal) = signals.recv() => {
+            drain.send(signal).ok();
+            None
+        }
+        refused = logins.refused_for_too_long() => {
+            tracing::error!("{refused}");
+            drain.send(Signal::Drain).ok();
+            Some(refused)
+        }
+    };
+    driven.await?;
+    refused.map_or(Ok(()), |refused| Err(refused.into()))
 }
 
-/// Drives this core, on servers that are set up, until it has drained or is stopped.
+/// Drives this core, on servers that are set up, until it has drained.
 ///
 /// # Errors
 ///
-/// The connection to NATS is closed, or it was stopped.
+/// The connection to NATS is closed.
 pub async fn drive(
     client: async_nats::Client,
     database: &Database,
@@ -136,7 +154,6 @@ pub async fn drive(
         Ended::Drained { abandoned } => {
             tracing::warn!(abandoned, "the grace time is over: the jobs that are left will be delivered again");
         }
-        Ended::Stopped => return Err(RunError::Stopped),
     }
     Ok(())
 }
@@ -227,25 +244,6 @@ async fn mend(missing: Arc<Notify>, jetstream: jetstream::Context, settings: Str
             Err(error) => tracing::error!(error = %error, "JetStream cannot be used, and cannot be set up again"),
         }
     }
-}
-
-/// The first signal drains, the second stops.
-fn signals() -> Result<mpsc::UnboundedReceiver<Signal>, RunError> {
-    let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Signals)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(RunError::Signals)?;
-    let (sender, receiver) = mpsc::unbounded_channel();
-    tokio::spawn(async move {
-        for signal in [Signal::Drain, Signal::Stop] {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-            if sender.send(signal).is_err() {
-                return;
-            }
-        }
-    });
-    Ok(receiver)
 }
 
 /// The core's settings of a run.
