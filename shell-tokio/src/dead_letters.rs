@@ -34,6 +34,7 @@ pub use self::render::{Whole, render, table};
 use crate::{
     audit::summaries::{BATCH, Found, Summaries},
     cli::Which,
+    error_line::error_line,
     history::{History, HistoryError, Parts, Reading, Start},
 };
 
@@ -272,8 +273,7 @@ async fn discard_one(history: &History, sequence: u64) -> Result<Done, HistoryEr
 }
 
 fn failed(error: &HistoryError) -> Done {
-    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
-    Done::Failed { error: format!("{error}{cause}") }
+    Done::Failed { error: error_line(error) }
 }
 
 /// What stands at a place of the stream.

@@ -14,9 +14,10 @@ use transcript_processor::{
     audit::{self, Options, Progress, Remedy, SESSIONS_A_PASS},
     cli::{AuditArgs, Cli, Command, DeadLettersCommand, ShowArgs, StreamSettings, Which},
     clock::Clock,
-    connect::{Logins, connect_mongodb, connect_nats, mongodb_error},
+    connect::{Logins, connect_mongodb, connect_nats},
     dead_letters::{self, Outcome, Whole},
     driver::Signal,
+    error_line::error_line,
     logging, play, run, setup, show,
     signals::{self, First},
     traces,
@@ -55,7 +56,7 @@ fn main() -> ExitCode {
         Ok(Finding::Bad) => ExitCode::from(FAILED),
         Err(e) if is_broken_pipe(e.as_ref()) => ExitCode::SUCCESS,
         Err(e) => {
-            logging::report(&format!("error: {}", with_causes(e.as_ref())));
+            logging::report(&format!("error: {}", error_line(e.as_ref())));
             ExitCode::from(if e.is::<traces::Unreadable>() || e.is::<Unfit>() { USAGE } else { FAILED })
         }
     }
@@ -246,30 +247,6 @@ fn width() -> usize {
 /// Help and version are asked for, and go to stdout; everything else is wrong usage.
 fn usage(error: &clap::Error) -> ExitCode {
     if error.print().is_err() || error.exit_code() != 0 { ExitCode::from(USAGE) } else { ExitCode::SUCCESS }
-}
-
-/// The error and its causes in one line. Some errors repeat their cause in their own text; it is then not said twice.
-fn with_causes(error: &(dyn Error + 'static)) -> String {
-    let mut line = told(error);
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let text = told(error);
-        if !line.contains(&text) {
-            line.push_str(": ");
-            line.push_str(&text);
-        }
-        cause = error.source();
-    }
-    line
-}
-
-/// The error's own text, in one line. The MongoDB driver's adds fields for debugging, of which its kind is the text.
-fn told(error: &(dyn Error + 'static)) -> String {
-    let mongodb = error
-        .downcast_ref::<mongodb::error::Error>()
-        .or_else(|| error.downcast_ref::<Box<mongodb::error::Error>>().map(Box::as_ref));
-    let text = mongodb.map_or_else(|| error.to_string(), |error| error.kind.to_string());
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Whoever read the output has had enough of it, as `head` does.

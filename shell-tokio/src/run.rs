@@ -18,6 +18,7 @@ use crate::{
     clock::Clock,
     connect::{LoginRefused, Logins},
     driver::{Deliveries, Driver, Ended, RealServers, Signal},
+    error_line::error_line,
     history::{History, HistoryError},
     record::{self, RecordError, Recording, Tape, Target},
     setup::{self, SetupError},
@@ -241,7 +242,10 @@ async fn mend(missing: Arc<Notify>, jetstream: jetstream::Context, settings: Str
                     tracing::error!("JetStream had lost something that this service needs. {change}");
                 }
             }
-            Err(error) => tracing::error!(error = %error, "JetStream cannot be used, and cannot be set up again"),
+            Err(error) => {
+                let error = error_line(&error);
+                tracing::error!(error, "JetStream cannot be used, and cannot be set up again");
+            }
         }
     }
 }

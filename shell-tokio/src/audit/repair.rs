@@ -9,7 +9,10 @@ use serde::Serialize;
 use transcript_core::{contract::redrive_id, event::SessionEnded};
 
 use super::{Name, Names};
-use crate::history::{History, HistoryError, Republished};
+use crate::{
+    error_line::error_line,
+    history::{History, HistoryError, Republished},
+};
 
 /// How many ends are published at the same time.
 const AT_ONCE: usize = 64;
@@ -46,10 +49,7 @@ impl Repair {
                 Ok(Some(Republished { before: false, .. })) => self.redriven += 1,
                 Ok(Some(Republished { before: true, .. })) => self.redriven_before += 1,
                 Ok(None) => self.failed(end, "its end is no longer in the stream".to_owned()),
-                Err(error) => {
-                    let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
-                    self.failed(end, format!("{error}{}", cause.unwrap_or_default()));
-                }
+                Err(error) => self.failed(end, error_line(&error)),
             }
         }
     }

@@ -9,6 +9,7 @@ use transcript_core::{
     ids::{IdError, Session},
 };
 
+use crate::error_line::json_error;
 use crate::publishing::{PublishError, SegmentMessage, header_value};
 
 /// The sessions of one file, in the order in which they appear in it.
@@ -74,7 +75,7 @@ enum Reason {
 
 /// A file's error is told with the file's line; the place within the line is all that JSON adds.
 fn without_place(error: &serde_json::Error) -> String {
-    let text = error.to_string();
+    let text = json_error(error);
     match text.rsplit_once(" at line 1 column ") {
         Some((what, column)) => format!("{what} (column {column})"),
         None => text,
@@ -205,7 +206,7 @@ mod tests {
             (r#"{"conversationId":"c","sessionId":"","index":1,"text":"hush"}"#, "sessionId is empty"),
             (
                 r#"{"conversationId":"c","sessionId":"s","index":-1,"text":"hush"}"#,
-                "invalid value: integer `-1`, expected u64 (column 48)",
+                "a value is not of its type: u64 is expected (column 48)",
             ),
             (
                 r#"{"conversationId":"c","sessionId":"s","index":9223372036854775808,"text":"hush"}"#,
