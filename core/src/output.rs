@@ -112,6 +112,7 @@ pub enum Effect {
     },
     /// Store the message as a dead letter, with its own bytes where the stream still holds it:
     /// [`Report::DeadLettered`](crate::Report::DeadLettered), once the stream has confirmed it.
+    #[serde(rename_all = "camelCase")]
     DeadLetter {
         /// Everything but the message.
         dead_letter: Arc<DeadLetter>,

@@ -35,7 +35,7 @@ enum Step {
     /// Reports one of the effects ever asked for: the newest for 0, the one before it for 1, and so on.
     Report {
         back: usize,
-        what: What,
+        what: ReportPick,
     },
     /// Lets the time pass to the next wake-up, so many times.
     Wake(u8),
@@ -43,7 +43,7 @@ enum Step {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum What {
+enum ReportPick {
     Success { variant: u8 },
     AnotherKind,
     Failure(FailureKind),
@@ -58,9 +58,9 @@ fn step() -> impl Strategy<Value = Step> {
         FailureKind::Rejected,
     ]);
     let what = prop_oneof![
-        8 => (0..4_u8).prop_map(|variant| What::Success { variant }),
-        1 => Just(What::AnotherKind),
-        3 => kind.prop_map(What::Failure),
+        8 => (0..4_u8).prop_map(|variant| ReportPick::Success { variant }),
+        1 => Just(ReportPick::AnotherKind),
+        3 => kind.prop_map(ReportPick::Failure),
     ];
     prop_oneof![
         4 => (0..3_u8, 0..4000_u16, prop::bool::weighted(0.1))
@@ -95,7 +95,7 @@ fn settings() -> Settings {
 
 /// What the checker knows of a job from what was said about it.
 #[derive(Debug, Default)]
-struct Seen {
+struct JobHistory {
     session: String,
     /// The effect last asked for, when, and whether a report for it was handed in.
     last: Option<(EffectId, Time, bool)>,
@@ -111,7 +111,7 @@ struct Seen {
 }
 
 /// A world around a processor, with the promises checked after every step.
-struct World {
+struct CheckedProcessor {
     processor: Processor,
     now: Time,
     /// Every message, with its payload and how often it was handed over, from the first.
@@ -124,11 +124,11 @@ struct World {
     draining: bool,
     drained: bool,
     asked: Vec<(EffectId, Effect)>,
-    seen: BTreeMap<JobId, Seen>,
+    seen: BTreeMap<JobId, JobHistory>,
     trace: String,
 }
 
-impl World {
+impl CheckedProcessor {
     fn new() -> Self {
         Self {
             processor: Processor::new(settings()).expect("settings can work"),
@@ -293,7 +293,7 @@ impl World {
             Effect::Mark { key, .. } => key.as_str().trim_start_matches("c:").to_owned(),
             Effect::DeadLetter { .. } | Effect::Republish { .. } | Effect::Acknowledge { .. } => String::new(),
         };
-        let others_run = |(job, other): (&JobId, &Seen)| {
+        let others_run = |(job, other): (&JobId, &JobHistory)| {
             let told = |(_, at, reported): (_, Time, bool)| reported || self.now >= at.after(timeout);
             let may_be_over = other.without_delivery && other.last.is_none_or(told);
             *job != id.job && other.session == session && !other.over && !may_be_over
@@ -348,7 +348,7 @@ impl World {
                 self.seen.get(&id.job).and_then(|seen| seen.last).is_some_and(|(last, _, told)| last == *id && !told)
             }) {
                 let (id, effect) = self.asked.get(at).cloned().expect("it was found");
-                self.report(id, report(&effect, What::Success { variant: 0 }));
+                self.report(id, report(&effect, ReportPick::Success { variant: 0 }));
             }
             if self.processor.in_flight() == 0 {
                 return;
@@ -359,10 +359,10 @@ impl World {
     }
 }
 
-fn report(effect: &Effect, what: What) -> Report {
+fn report(effect: &Effect, what: ReportPick) -> Report {
     match what {
-        What::Failure(kind) => Report::Failed(Failure { kind, detail: String::new() }),
-        What::AnotherKind => match effect {
+        ReportPick::Failure(kind) => Report::Failed(Failure { kind, detail: String::new() }),
+        ReportPick::AnotherKind => match effect {
             Effect::Mark { .. } => Report::Acknowledged,
             Effect::Count { .. }
             | Effect::Load { .. }
@@ -372,7 +372,7 @@ fn report(effect: &Effect, what: What) -> Report {
             | Effect::Republish { .. }
             | Effect::Acknowledge { .. } => Report::Marked,
         },
-        What::Success { variant } => match effect {
+        ReportPick::Success { variant } => match effect {
             Effect::Count { .. } => Report::Counted { segments: u64::from(variant) },
             Effect::Load { .. } => Report::Loaded(Page {
                 segments: (0..variant).map(|n| segment(i64::from(n))).collect(),
@@ -405,7 +405,7 @@ proptest! {
     #[test]
     fn whatever_the_world_does(steps in prop::collection::vec(step(), 1..120)) {
         let run = || {
-            let mut world = World::new();
+            let mut world = CheckedProcessor::new();
             for step in &steps {
                 world.step(step);
             }

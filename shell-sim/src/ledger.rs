@@ -2,12 +2,12 @@
 
 use std::{collections::BTreeMap, rc::Rc, sync::Arc, time::Duration};
 
+use jetstream_model::{AckBody, StoredMessage};
 use transcript_core::{Time, contract::Announcement, event::SessionEnded, ids::Key};
 
 use crate::{
-    broker::{AckBody, StoredMessage},
+    observation::{Cause, Fate, Observation},
     plan::{Action, EndPayload, Options, Plan, Task, Verdict, millis},
-    seen::{Cause, Fate, Seen},
 };
 
 /// How long a processor that nothing disturbs takes to listen to the broker, at most.
@@ -133,14 +133,14 @@ pub(crate) enum Origin {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GivenUp {
     pub(crate) at: Time,
-    pub(crate) told: Told,
+    pub(crate) told: AdvisoryReceiver,
     /// When that processor's core heard it.
     pub(crate) heard: Option<Time>,
 }
 
 /// Whom the broker told that it gave a message up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum AdvisoryReceiver {
     /// Nobody listened.
     Nobody,
     /// A connection that was over, which the broker had not seen.
@@ -210,65 +210,67 @@ impl Ledger {
     }
 
     /// Enters what was seen; the checks look afterwards.
-    pub(crate) fn enter(&mut self, now: Time, seen: &Seen<'_>) {
+    pub(crate) fn enter(&mut self, now: Time, seen: &Observation<'_>) {
         match seen {
-            Seen::Disturbed { processor, from, until, cause } => {
+            Observation::Disturbed { processor, from, until, cause } => {
                 if let (Some(processor), Cause::Rollout) = (processor, cause) {
                     self.up.remove(processor);
                 }
                 let (processor, from, until, cause) = (*processor, *from, *until, *cause);
                 self.disturbances.push(Disturbance { processor, from, until, cause });
             }
-            Seen::Started { processor, .. } => drop(self.up.insert(*processor, now)),
-            Seen::Ended { processor, .. } => {
+            Observation::Started { processor, .. } => drop(self.up.insert(*processor, now)),
+            Observation::Ended { processor, .. } => {
                 self.up.remove(processor);
                 self.endings.push((*processor, now));
             }
-            Seen::SegmentStored { session, segment } => {
+            Observation::SegmentStored { session, segment } => {
                 let known = self.segments.entry(Arc::clone(session)).or_default();
                 if !known.contains_key(&segment.id) {
                     known.insert(segment.id.clone(), now);
                 }
             }
-            Seen::SegmentLost { session, id } => {
+            Observation::SegmentLost { session, id } => {
                 if let Some(known) = self.segments.get_mut(*session) {
                     known.remove(*id);
                 }
             }
-            Seen::Fault(fault) => self.promises.change(now, &fault.what),
-            Seen::Chore(task) => self.chore(now, *task),
-            Seen::EndStored { call, end, sequence } => {
+            Observation::Fault(fault) => self.promises.change(now, &fault.what),
+            Observation::Chore(task) => self.chore(now, *task),
+            Observation::EndStored { call, end, sequence } => {
                 let origin = Origin::Transcriber { call: *call, end: *end };
                 self.end_stored(now, *call, *end, *sequence, origin);
             }
-            Seen::EndRestored { call, end, sequence } => self.end_stored(now, *call, *end, *sequence, Origin::Copy),
-            Seen::EndRedriven { message, of } => self.end_redriven(now, message, *of),
-            Seen::DeadLetterStored { message, of } => self.dead_letters.push(StoredDeadLetter {
+            Observation::EndRestored { call, end, sequence } => {
+                self.end_stored(now, *call, *end, *sequence, Origin::Copy)
+            }
+            Observation::EndRedriven { message, of } => self.end_redriven(now, message, *of),
+            Observation::DeadLetterStored { message, of } => self.dead_letters.push(StoredDeadLetter {
                 sequence: message.sequence,
                 of: *of,
                 payload: Arc::clone(&message.payload),
                 at: now,
                 purged: false,
             }),
-            Seen::Sent { processor, sequence, .. } => {
+            Observation::Sent { processor, sequence, .. } => {
                 if let Some(end) = self.ends.get_mut(sequence) {
                     end.attempts.push(Attempt { processor: *processor, at: now });
                 }
             }
-            Seen::Saved { key, after, .. } => {
+            Observation::Saved { key, after, .. } => {
                 self.summaries.insert((*key).clone(), after.summary.segments);
             }
-            Seen::Marked { key, announcement: Announcement::Processed | Announcement::ProcessedOnce } => {
+            Observation::Marked { key, announcement: Announcement::Processed | Announcement::ProcessedOnce } => {
                 self.marks.entry((*key).clone()).or_insert(now);
             }
-            Seen::NotificationStored {
+            Observation::NotificationStored {
                 announcement: Announcement::Processed | Announcement::ProcessedOnce,
                 notification,
                 ..
             } => {
                 self.notifications.entry(notification.session.key()).or_default().push(now);
             }
-            Seen::AckArrived { sequence, body } => {
+            Observation::AckArrived { sequence, body } => {
                 if let Some(end) = self.ends.get_mut(sequence) {
                     end.acknowledged |= **body == AckBody::Ack;
                     end.terminated |= matches!(body, AckBody::Term(_));
@@ -277,39 +279,39 @@ impl Ledger {
                     }
                 }
             }
-            Seen::GivenUp { sequence } => {
+            Observation::GivenUp { sequence } => {
                 self.given_up += 1;
                 if let Some(end) = self.ends.get_mut(sequence) {
-                    end.given_up = Some(GivenUp { at: now, told: Told::Nobody, heard: None });
+                    end.given_up = Some(GivenUp { at: now, told: AdvisoryReceiver::Nobody, heard: None });
                     end.given_up_once = true;
                 }
             }
-            Seen::Told { processor, sequence, fate } => {
+            Observation::AdvisoryReceiver { processor, sequence, fate } => {
                 if let Some(given_up) = self.ends.get_mut(sequence).and_then(|end| end.given_up.as_mut()) {
                     given_up.told = match fate {
-                        Fate::UnderWay => Told::Processor(*processor),
-                        Fate::Lost => Told::Ghost,
+                        Fate::UnderWay => AdvisoryReceiver::Processor(*processor),
+                        Fate::Lost => AdvisoryReceiver::Ghost,
                     };
                 }
             }
-            Seen::Heard { processor, sequence } => {
+            Observation::Heard { processor, sequence } => {
                 if let Some(given_up) = self.ends.get_mut(sequence).and_then(|end| end.given_up.as_mut())
-                    && given_up.told == Told::Processor(*processor)
+                    && given_up.told == AdvisoryReceiver::Processor(*processor)
                 {
                     given_up.heard = given_up.heard.or(Some(now));
                 }
             }
-            Seen::NotificationStored { announcement: Announcement::Revised { .. }, .. } => self.revisions += 1,
-            Seen::Marked { announcement: Announcement::Revised { .. }, .. }
-            | Seen::StaleSummary { .. }
-            | Seen::Thawed { .. }
-            | Seen::Arrived { .. }
-            | Seen::Delivered { .. }
-            | Seen::Asked { .. }
-            | Seen::InProgress { .. }
-            | Seen::Reported { .. }
-            | Seen::Ignored { .. }
-            | Seen::Waits { .. } => {}
+            Observation::NotificationStored { announcement: Announcement::Revised { .. }, .. } => self.revisions += 1,
+            Observation::Marked { announcement: Announcement::Revised { .. }, .. }
+            | Observation::StaleSummary { .. }
+            | Observation::Thawed { .. }
+            | Observation::Arrived { .. }
+            | Observation::Delivered { .. }
+            | Observation::Asked { .. }
+            | Observation::InProgress { .. }
+            | Observation::Reported { .. }
+            | Observation::Ignored { .. }
+            | Observation::Waits { .. } => {}
         }
     }
 
@@ -410,14 +412,14 @@ impl Ledger {
             self.disturbances.iter().any(|it| it.processor.is_none_or(|it| it == processor) && it.until >= since)
         };
         match (given_up.told, given_up.heard) {
-            (Told::Processor(processor), Some(heard)) if !ended(processor, heard) => {
+            (AdvisoryReceiver::Processor(processor), Some(heard)) if !ended(processor, heard) => {
                 Exhaustion::Neglected(format!("processor {processor} heard of it"))
             }
-            (Told::Processor(processor), None) if !disturbed(processor, at) && !ended(processor, at) => {
+            (AdvisoryReceiver::Processor(processor), None) if !disturbed(processor, at) && !ended(processor, at) => {
                 Exhaustion::Neglected(format!("processor {processor} was told"))
             }
-            (Told::Processor(_) | Told::Ghost, _) => Exhaustion::Missing,
-            (Told::Nobody, _) => {
+            (AdvisoryReceiver::Processor(_) | AdvisoryReceiver::Ghost, _) => Exhaustion::Missing,
+            (AdvisoryReceiver::Nobody, _) => {
                 let listens = |(processor, since): (&usize, &Time)| {
                     since.after(SUBSCRIBES_WITHIN) <= at && !disturbed(*processor, *since)
                 };

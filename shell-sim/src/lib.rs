@@ -1,16 +1,15 @@
 //! The simulated world: everything around the processor's core, deterministic and without I/O.
 
-pub mod broker;
 mod bug;
 pub mod crashes;
 pub mod explore;
 mod generate;
 mod ledger;
+mod observation;
 pub mod plan;
 mod property;
 mod rng;
 mod runtime;
-mod seen;
 pub mod store;
 mod world;
 

@@ -16,8 +16,8 @@ use transcript_core::{
     summary::Segment,
 };
 use transcript_processor::{
-    clock::Clock,
-    driver::{Driver, Ended, Servers, Signal},
+    service::clock::Clock,
+    service::driver::{Driver, Ended, Servers, Signal},
 };
 
 #[global_allocator]

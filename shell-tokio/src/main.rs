@@ -11,16 +11,20 @@ use async_nats::{Client, jetstream};
 use mongodb::Database;
 use tokio::sync::mpsc;
 use transcript_processor::{
-    audit::{self, Options, Progress, Remedy, SESSIONS_A_PASS},
     cli::{AuditArgs, Cli, Command, DeadLettersCommand, ShowArgs, StreamSettings, Which},
-    clock::Clock,
     connect::{Logins, connect_mongodb, connect_nats},
-    dead_letters::{self, Outcome, Whole},
-    driver::Signal,
     error_line::error_line,
-    logging, play, run, setup, show,
-    signals::{self, First},
+    logging,
+    operate::audit::{self, Options, Progress, Remedy, SESSIONS_A_PASS},
+    operate::dead_letters::{self, Outcome, Whole},
+    operate::setup,
+    service::clock::Clock,
+    service::driver::Signal,
+    service::run,
+    service::signals::{self, First},
     traces,
+    transcripts::play,
+    transcripts::show,
 };
 use transcript_sim::crashes::Unfit;
 
@@ -125,7 +129,7 @@ async fn perform(
         Command::Run(args) => run::run(nats, database.clone(), args, logins, signals).await?,
         Command::Setup(settings) => set_up(&js, database, settings).await?,
         Command::Play(args) => {
-            let print = |played: &play::Played| writeln!(io::stdout().lock(), "{played}");
+            let print = |played: &play::PlayedSession| writeln!(io::stdout().lock(), "{played}");
             play::play(&js, database, args, print).await?;
         }
         Command::Show(args) => show_summary(database, args).await?,

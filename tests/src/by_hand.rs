@@ -12,7 +12,7 @@ use transcript_core::{
     ids::Session,
 };
 
-use crate::world::World;
+use crate::world::TestWorld;
 
 /// What goes wrong here is for the test to tell.
 pub type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
@@ -31,7 +31,7 @@ pub enum Mark {
 /// # Errors
 ///
 /// The server did not store it.
-pub async fn publish(world: &World, subject: &str, headers: HeaderMap, payload: Vec<u8>) -> Outcome<u64> {
+pub async fn publish(world: &TestWorld, subject: &str, headers: HeaderMap, payload: Vec<u8>) -> Outcome<u64> {
     let stored = world.jetstream.publish_with_headers(subject.to_owned(), headers, payload.into()).await?;
     Ok(stored.await?.sequence)
 }
@@ -41,7 +41,7 @@ pub async fn publish(world: &World, subject: &str, headers: HeaderMap, payload: 
 /// # Errors
 ///
 /// The server did not store it.
-pub async fn dead_letter(world: &World, about: u64, reason: &str, payload: Vec<u8>) -> Outcome<u64> {
+pub async fn dead_letter(world: &TestWorld, about: u64, reason: &str, payload: Vec<u8>) -> Outcome<u64> {
     let at = WallTime::from_millis(1_795_980_423_000);
     let dead_letter = DeadLetter { stream_sequence: about, attempts: 5, reason: reason.to_owned(), at, ended: None };
     let mut headers = HeaderMap::new();
@@ -59,7 +59,7 @@ pub async fn dead_letter(world: &World, about: u64, reason: &str, payload: Vec<u
 /// # Errors
 ///
 /// The server did not store it.
-pub async fn announce(world: &World, session: &Session, announcement: Announcement, id: &str) -> Outcome<u64> {
+pub async fn announce(world: &TestWorld, session: &Session, announcement: Announcement, id: &str) -> Outcome<u64> {
     let notification = Notification { session: session.clone(), segments: 1, complete: true, revision: None };
     let mut headers = HeaderMap::new();
     headers.insert(NATS_MESSAGE_ID, id);
@@ -85,7 +85,7 @@ pub fn summary(session: &Session, segments: i64, mark: Mark) -> Document {
 /// # Errors
 ///
 /// The store does not take them.
-pub async fn store(world: &World, summaries: Vec<Document>) -> Outcome<()> {
+pub async fn store(world: &TestWorld, summaries: Vec<Document>) -> Outcome<()> {
     world.database().collection::<Document>(SUMMARIES_COLLECTION).insert_many(summaries).ordered(false).await?;
     Ok(())
 }
@@ -95,7 +95,7 @@ pub async fn store(world: &World, summaries: Vec<Document>) -> Outcome<()> {
 /// # Errors
 ///
 /// The server does not answer, or has fewer.
-pub async fn acknowledge(world: &World, ends: usize) -> Outcome<()> {
+pub async fn acknowledge(world: &TestWorld, ends: usize) -> Outcome<()> {
     for message in deliver(world, ends).await? {
         let reply = message.reply.clone().ok_or("a delivery has a reply subject")?;
         world.client.request(reply, "+ACK".into()).await?;
@@ -108,7 +108,7 @@ pub async fn acknowledge(world: &World, ends: usize) -> Outcome<()> {
 /// # Errors
 ///
 /// The server does not answer, or has fewer.
-pub async fn deliver(world: &World, ends: usize) -> Outcome<Vec<async_nats::jetstream::Message>> {
+pub async fn deliver(world: &TestWorld, ends: usize) -> Outcome<Vec<async_nats::jetstream::Message>> {
     let consumer: PullConsumer = world.jetstream.get_consumer_from_stream(CONSUMER, TRANSCRIPTION_STREAM).await?;
     let messages = consumer.fetch().max_messages(ends).messages().await?;
     let messages: Vec<_> = messages.take(ends).try_collect().await.map_err(|error| error.to_string())?;

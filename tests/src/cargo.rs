@@ -44,7 +44,7 @@ pub async fn processor(version: Version) -> Result<PathBuf, BuildError> {
     }
 }
 
-/// Builds the processor and the leash in the profile of the running executable, and returns the directory they are in.
+/// Builds the processor and the guard in the profile of the running executable, and returns the directory they are in.
 ///
 /// Cargo alone knows whether a binary is older than its sources, and its own lock lets many do this at once. Where
 /// nothing has changed it takes a fraction of a second.
@@ -55,7 +55,7 @@ pub async fn processor(version: Version) -> Result<PathBuf, BuildError> {
 pub async fn build() -> Result<PathBuf, BuildError> {
     let place = Place::of_this_executable()?;
     let packages = ["--package", "transcript-processor", "--package", "transcript-tests"];
-    run_cargo(&place, &[&packages[..], &["--bin", "transcript-processor", "--bin", "leash"]].concat()).await?;
+    run_cargo(&place, &[&packages[..], &["--bin", "transcript-processor", "--bin", "process_guard"]].concat()).await?;
     Ok(place.directory())
 }
 
@@ -100,12 +100,12 @@ async fn run_cargo(place: &Place, what: &[&str]) -> Result<(), BuildError> {
     }
 }
 
-/// The supervisor's binary. Cargo builds it before it runs this package's tests, and [`build`] wherever that was not so.
-pub(crate) async fn leash() -> Result<PathBuf, BuildError> {
+/// The guard's binary. Cargo builds it before it runs this package's tests, and [`build`] wherever that was not so.
+pub(crate) async fn process_guard() -> Result<PathBuf, BuildError> {
     static FOUND: OnceCell<PathBuf> = OnceCell::const_new();
     let find = || async {
-        let leash = Place::of_this_executable()?.directory().join("leash");
-        if leash.is_file() { Ok(leash) } else { Ok(build().await?.join("leash")) }
+        let process_guard = Place::of_this_executable()?.directory().join("process_guard");
+        if process_guard.is_file() { Ok(process_guard) } else { Ok(build().await?.join("process_guard")) }
     };
     FOUND.get_or_try_init(find).await.cloned()
 }

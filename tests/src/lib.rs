@@ -29,7 +29,7 @@
 //! - Every test starts its own nats-server: the processor's streams have fixed names, a server is there in the blink of
 //!   an eye, and so any test may kill it. Accounts on a shared one would save nothing and forbid that. mongod takes seconds, so
 //!   it is shared through databases.
-//! - No process outlives its test, and no directory either, also where the test is killed ([`leash`]).
+//! - No process outlives its test, and no directory either, also where the test is killed ([`process_guard`]).
 //! - Nothing sleeps for a while and hopes: conditions are awaited ([`wait::wait_until`]), and a time passes only where it is
 //!   what is tested, such as the time for which a crashed processor stays down.
 
@@ -38,14 +38,14 @@ pub mod calls;
 pub mod cargo;
 pub mod conformance;
 pub mod crash;
-pub mod leash;
+pub mod load;
+pub mod process_guard;
 pub mod processor;
 pub mod proxy;
-pub mod race;
 pub mod recording;
+pub mod restarted_processor;
 pub mod servers;
 pub mod storm;
 pub mod summary;
-pub mod supervisor;
 pub mod wait;
 pub mod world;

@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use crate::{
     cargo::{self, BuildError, Version},
-    leash::{self, Exit, Launch, LeashError, Leashed},
+    process_guard::{self, Exit, GuardedProcess, Launch, ProcessGuardError},
     wait::{NotReached, wait_until},
 };
 
@@ -59,9 +59,9 @@ impl ProcessorCommand {
     ///
     /// The binary cannot be built or started.
     pub async fn start(&self) -> Result<Processor, ProcessorError> {
-        let temporary = leash::directory("processor").map_err(ProcessorError::Directory)?;
+        let temporary = process_guard::directory("processor").map_err(ProcessorError::Directory)?;
         let output = temporary.path().join("output");
-        let process = Leashed::start(Launch {
+        let process = GuardedProcess::start(Launch {
             program: cargo::processor(self.version).await?,
             arguments: self.arguments.clone(),
             environment: self.environment.clone(),
@@ -70,7 +70,7 @@ impl ProcessorCommand {
             log: temporary.path().join("log"),
         })
         .await?;
-        // The leash removes it.
+        // The guard removes it.
         let _directory = temporary.keep();
         Ok(Processor { process, output })
     }
@@ -94,7 +94,7 @@ impl ProcessorCommand {
 /// A running `transcript-processor`. It is killed when this is dropped or the test ends, however it ends.
 #[derive(Debug)]
 pub struct Processor {
-    process: Leashed,
+    process: GuardedProcess,
     output: PathBuf,
 }
 
@@ -103,8 +103,8 @@ impl Processor {
     ///
     /// # Errors
     ///
-    /// See [`Leashed::kill`].
-    pub async fn kill(&self) -> Result<Exit, LeashError> {
+    /// See [`GuardedProcess::kill`].
+    pub async fn kill(&self) -> Result<Exit, ProcessGuardError> {
         self.process.kill().await
     }
 
@@ -112,8 +112,8 @@ impl Processor {
     ///
     /// # Errors
     ///
-    /// See [`Leashed::terminate`].
-    pub async fn terminate(&self) -> Result<Exit, LeashError> {
+    /// See [`GuardedProcess::terminate`].
+    pub async fn terminate(&self) -> Result<Exit, ProcessGuardError> {
         self.process.terminate().await
     }
 
@@ -122,7 +122,7 @@ impl Processor {
     /// # Errors
     ///
     /// It has ended.
-    pub fn ask_to_end(&self) -> Result<(), LeashError> {
+    pub fn ask_to_end(&self) -> Result<(), ProcessGuardError> {
         self.process.ask_to_end()
     }
 
@@ -130,8 +130,8 @@ impl Processor {
     ///
     /// # Errors
     ///
-    /// See [`Leashed::freeze`].
-    pub async fn freeze(&self) -> Result<(), LeashError> {
+    /// See [`GuardedProcess::freeze`].
+    pub async fn freeze(&self) -> Result<(), ProcessGuardError> {
         self.process.freeze().await
     }
 
@@ -139,8 +139,8 @@ impl Processor {
     ///
     /// # Errors
     ///
-    /// See [`Leashed::thaw`].
-    pub async fn thaw(&self) -> Result<(), LeashError> {
+    /// See [`GuardedProcess::thaw`].
+    pub async fn thaw(&self) -> Result<(), ProcessGuardError> {
         self.process.thaw().await
     }
 
@@ -175,7 +175,7 @@ impl Processor {
     /// What it has written to its standard output so far.
     #[must_use]
     pub fn output(&self) -> String {
-        leash::read(&self.output)
+        process_guard::read(&self.output)
     }
 }
 
@@ -187,7 +187,7 @@ pub enum ProcessorError {
     Build(#[from] BuildError),
     /// The process could not be started or reached.
     #[error(transparent)]
-    Leash(#[from] LeashError),
+    Guard(#[from] ProcessGuardError),
     /// There is no directory for its output.
     #[error("the directory for the processor's output could not be made")]
     Directory(#[source] io::Error),

@@ -16,13 +16,13 @@ use transcript_processor::publishing::SegmentMessage;
 use crate::{
     calls::Call,
     crash::CrashError,
-    leash::Exit,
+    process_guard::Exit,
     proxy::NatsProxy,
+    restarted_processor::RestartedProcessor,
     servers::{Login, NatsOptions},
     summary,
-    supervisor::Supervisor,
     wait::{NotReached, wait_until},
-    world::{App, StoreOf, World},
+    world::{App, StoreOf, TestWorld},
 };
 
 /// How many calls, where it is not to be 300.
@@ -47,11 +47,11 @@ const CONNECTION_NAME: &str = "transcript-processor";
 #[derive(Debug)]
 pub struct Storm {
     /// The servers.
-    pub world: World,
+    pub world: TestWorld,
     /// Through which the processors reach NATS.
     pub nats: NatsProxy,
     /// The processors.
-    pub processors: Vec<Supervisor>,
+    pub processors: Vec<RestartedProcessor>,
     /// Where all that is random comes from.
     pub chance: fastrand::Rng,
     seed: u64,
@@ -80,7 +80,7 @@ pub struct Ending(JoinHandle<Result<(), CrashError>>);
 /// Processors that are being acted upon.
 #[derive(Debug)]
 #[must_use = "the processors are not the storm's again before this is over"]
-pub struct Acting(JoinHandle<(Vec<Supervisor>, Result<(), CrashError>)>);
+pub struct Acting(JoinHandle<(Vec<RestartedProcessor>, Result<(), CrashError>)>);
 
 impl Storm {
     /// Starts servers and that many processors, with short times and these arguments. Prints the seed.
@@ -94,7 +94,7 @@ impl Storm {
         let system = Login { user: "system".to_owned(), password: "system".to_owned() };
         let config =
             format!("accounts {{ $SYS {{ users: [{{ user: {}, password: {} }}] }} }}", system.user, system.password);
-        let world = World::start_as(store, NatsOptions { config, login: None }).await?;
+        let world = TestWorld::start_as(store, NatsOptions { config, login: None }).await?;
         let nats = NatsProxy::start(world.nats.process().address()).await?;
         let command = world
             .processor("run")
@@ -105,7 +105,7 @@ impl Storm {
         let calls = (0..from_environment(SESSIONS_VARIABLE)?.unwrap_or(SESSIONS))
             .map(|number| Call::of("conversation", &format!("session {number}"), 3 + number % 5))
             .collect::<Result<_, _>>()?;
-        let mut processors: Vec<_> = (0..processors).map(|_| Supervisor::new(command.clone())).collect();
+        let mut processors: Vec<_> = (0..processors).map(|_| RestartedProcessor::new(command.clone())).collect();
         for processor in &mut processors {
             processor.start().await?;
             processor.ready(LONG).await?;
@@ -196,7 +196,7 @@ impl Storm {
         for processor in &mut self.processors {
             processor.kill().await?;
         }
-        let processors = try_join_all(self.processors.iter_mut().map(Supervisor::start));
+        let processors = try_join_all(self.processors.iter_mut().map(RestartedProcessor::start));
         tokio::try_join!(
             self.world.start_servers_again().map_err(CrashError::from),
             processors.map_err(CrashError::from)

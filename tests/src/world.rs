@@ -28,7 +28,7 @@ const DUPLICATE_WINDOW: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A nats-server of its own, and a database on the shared mongod or on one of its own.
 #[derive(Debug)]
-pub struct World {
+pub struct TestWorld {
     // Dropped in this order: the database while its server is still there.
     database: TestDatabase,
     mongod: Option<Mongod>,
@@ -67,7 +67,7 @@ pub struct StoredNotification {
     pub notification: Notification,
 }
 
-impl World {
+impl TestWorld {
     /// A world whose database is on the mongod that this process's tests share.
     ///
     /// # Errors

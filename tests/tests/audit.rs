@@ -19,14 +19,14 @@ use transcript_core::{
     },
     ids::Session,
 };
-use transcript_processor::audit::{self, Audit, Options, Progress, Remedy, SESSIONS_A_PASS};
+use transcript_processor::operate::audit::{self, Audit, Options, Progress, Remedy, SESSIONS_A_PASS};
 use transcript_tests::{
     by_hand::{self, Mark},
     calls::Call,
-    leash::Exit,
+    process_guard::Exit,
     processor::Processor,
     wait::wait_until,
-    world::World,
+    world::TestWorld,
 };
 
 type TestResult = Result<(), Box<dyn std::error::Error>>;
@@ -35,8 +35,8 @@ type Fallible<T> = Result<T, Box<dyn std::error::Error>>;
 const SOON: Duration = Duration::from_secs(90);
 const TELL: Options = Options { since: None, remedy: Remedy::Tell, sessions_a_pass: SESSIONS_A_PASS };
 
-async fn world() -> Fallible<World> {
-    let world = World::start().await?;
+async fn world() -> Fallible<TestWorld> {
+    let world = TestWorld::start().await?;
     world.processor("setup").run(SOON).await?;
     Ok(world)
 }
@@ -46,21 +46,21 @@ fn session(session_id: &str) -> Session {
 }
 
 /// Runs `audit` and gives how it ended, what it printed, and what it logged.
-async fn audit(world: &World, line: &str) -> Fallible<(Exit, String, String)> {
+async fn audit(world: &TestWorld, line: &str) -> Fallible<(Exit, String, String)> {
     let command = world.processor("audit").arguments(line.split_whitespace()).start().await?;
     Ok((command.wait(SOON).await?, command.output(), command.logs()))
 }
 
-async fn told(world: &World, line: &str) -> Fallible<(Exit, Value)> {
+async fn told(world: &TestWorld, line: &str) -> Fallible<(Exit, Value)> {
     let (exit, output, logs) = audit(world, &format!("{line} --json")).await?;
     Ok((exit, serde_json::from_str(&output).map_err(|error| format!("{error}: {output}{logs}"))?))
 }
 
-async fn by_library(world: &World, options: Options) -> Fallible<Audit> {
+async fn by_library(world: &TestWorld, options: Options) -> Fallible<Audit> {
     Ok(audit::audit(&world.jetstream, world.database(), options, &Progress::hidden()).await?)
 }
 
-async fn processor(world: &World) -> Fallible<Processor> {
+async fn processor(world: &TestWorld) -> Fallible<Processor> {
     let processor = world.processor("run").arguments(["--quiet-period", "50ms", "--ack-wait", "3s"]).start().await?;
     wait_until("the processor is ready", SOON, || async {
         if processor.logs().contains("ready") { Ok(()) } else { Err(processor.logs()) }
@@ -69,7 +69,7 @@ async fn processor(world: &World) -> Fallible<Processor> {
     Ok(processor)
 }
 
-async fn one_to_one(world: &World) -> Fallible<Value> {
+async fn one_to_one(world: &TestWorld) -> Fallible<Value> {
     Ok(wait_until("the audit is clean and nothing is under way", SOON, || async {
         match told(world, "").await {
             Ok((Exit::Code(0), told)) if told["underWay"] == 0 => Ok(told),
@@ -91,18 +91,18 @@ fn problems(told: &Value) -> BTreeMap<&'static str, Vec<String>> {
 }
 
 /// Publishes the end of a call and, where told so, stores segments, as many as it announces.
-async fn ends(world: &World, session_id: &str, segments: u32) -> Fallible<u64> {
+async fn ends(world: &TestWorld, session_id: &str, segments: u32) -> Fallible<u64> {
     let call = Call::of("room", session_id, segments)?;
     world.insert_segments(&call.segments).await?;
     Ok(world.publish_session_end(&call.session, u64::from(segments)).await?)
 }
 
-async fn announce(world: &World, session_id: &str, how: Announcement, id: &str) -> Fallible<u64> {
+async fn announce(world: &TestWorld, session_id: &str, how: Announcement, id: &str) -> Fallible<u64> {
     by_hand::announce(world, &session(session_id), how, id).await
 }
 
 /// One session of every kind, each named after it.
-async fn one_of_each(world: &World) -> TestResult {
+async fn one_of_each(world: &TestWorld) -> TestResult {
     let processed = [
         "good",
         "marked",
@@ -166,7 +166,7 @@ fn ended_payload(session_id: &str) -> Vec<u8> {
     json!({ "conversationId": "room", "sessionId": session_id, "publishedSegments": 2 }).to_string().into_bytes()
 }
 
-async fn ends_again(world: &World, session_id: &str) -> Fallible<u64> {
+async fn ends_again(world: &TestWorld, session_id: &str) -> Fallible<u64> {
     Ok(world.publish(SESSION_ENDED_SUBJECT, ended_payload(session_id)).await?)
 }
 
@@ -185,7 +185,7 @@ fn expected_of_each() -> BTreeMap<&'static str, Vec<String>> {
 
 #[tokio::test]
 async fn an_empty_stream_is_one_to_one_and_no_stream_is_an_error() -> TestResult {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let (exit, _, logs) = audit(&world, "").await?;
     assert_eq!(exit, Exit::Code(1));
     assert!(
@@ -496,7 +496,7 @@ async fn twenty_thousand_sessions_are_audited() -> TestResult {
 async fn a_million_sessions_are_audited_in_bounded_memory() -> TestResult {
     const SESSIONS: usize = 1_000_000;
     const WITHIN: Duration = Duration::from_secs(600);
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     world.create_streams().await?;
     for from in (0..SESSIONS).step_by(20_000) {
         publish_and_summarise(&world, from..from + 20_000).await?;
@@ -542,14 +542,14 @@ fn numbered(number: usize) -> Session {
     Session::new(&id("c0ffee00"), &id("5e551011")).expect("the ids are valid")
 }
 
-async fn remove_summary(world: &World, key: &str) -> TestResult {
+async fn remove_summary(world: &TestWorld, key: &str) -> TestResult {
     let summaries = world.database().collection::<Document>(SUMMARIES_COLLECTION);
     assert_eq!(summaries.delete_one(doc! { "_id": key }).await?.deleted_count, 1);
     Ok(())
 }
 
 /// Calls that ended, are summarised, and are announced.
-async fn publish_and_summarise(world: &World, numbers: Range<usize>) -> TestResult {
+async fn publish_and_summarise(world: &TestWorld, numbers: Range<usize>) -> TestResult {
     let sessions: Vec<Session> = numbers.map(numbered).collect();
     let (jetstream, all) = (&world.jetstream, &sessions);
     let messages = all.iter().flat_map(|session| {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use futures::{StreamExt, TryStreamExt, stream};
-use transcript_tests::{calls::Call, processor::Processor, wait::wait_until, world::World};
+use transcript_tests::{calls::Call, processor::Processor, wait::wait_until, world::TestWorld};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -16,7 +16,7 @@ const ROOM: usize = 50;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_processor_that_is_added_in_the_middle_of_a_burst_takes_its_part() -> Outcome {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     world.processor("setup").run(LONG).await?;
     let calls: Vec<Call> =
         (0..CALLS).map(|n| Call::of("conversation", &format!("call {n}"), 2)).collect::<Result<_, _>>()?;

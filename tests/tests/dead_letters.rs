@@ -11,10 +11,10 @@ use transcript_core::{
 use transcript_tests::{
     by_hand::{self, Mark},
     calls::Call,
-    leash::Exit,
+    process_guard::Exit,
     processor::Processor,
     wait::wait_until,
-    world::World,
+    world::TestWorld,
 };
 
 type TestResult = Result<(), Box<dyn std::error::Error>>;
@@ -22,24 +22,24 @@ type TestResult = Result<(), Box<dyn std::error::Error>>;
 const SOON: Duration = Duration::from_secs(60);
 const MALFORMED: &[u8] = b"{\"conversationId\":\"c\"}\xff";
 
-async fn world() -> Result<World, Box<dyn std::error::Error>> {
-    let world = World::start().await?;
+async fn world() -> Result<TestWorld, Box<dyn std::error::Error>> {
+    let world = TestWorld::start().await?;
     world.processor("setup").run(SOON).await?;
     Ok(world)
 }
 
 /// Runs `dead-letters` and gives how it ended, what it printed, and what it logged.
-async fn dead_letters(world: &World, line: &str) -> Result<(Exit, String, String), Box<dyn std::error::Error>> {
+async fn dead_letters(world: &TestWorld, line: &str) -> Result<(Exit, String, String), Box<dyn std::error::Error>> {
     let command = world.processor("dead-letters").arguments(line.split_whitespace()).start().await?;
     Ok((command.wait(SOON).await?, command.output(), command.logs()))
 }
 
-async fn told(world: &World, line: &str) -> Result<(Exit, Value), Box<dyn std::error::Error>> {
+async fn told(world: &TestWorld, line: &str) -> Result<(Exit, Value), Box<dyn std::error::Error>> {
     let (exit, output, logs) = dead_letters(world, &format!("{line} --json")).await?;
     Ok((exit, serde_json::from_str(&output).map_err(|error| format!("{error}: {output}{logs}"))?))
 }
 
-async fn processor(world: &World) -> Result<Processor, Box<dyn std::error::Error>> {
+async fn processor(world: &TestWorld) -> Result<Processor, Box<dyn std::error::Error>> {
     let processor = world.processor("run").arguments(["--quiet-period", "50ms", "--ack-wait", "3s"]).start().await?;
     wait_until("the processor is ready", SOON, || async {
         if processor.logs().contains("ready") { Ok(()) } else { Err(processor.logs()) }
@@ -49,7 +49,7 @@ async fn processor(world: &World) -> Result<Processor, Box<dyn std::error::Error
 }
 
 /// The places and states of all dead letters.
-async fn states(world: &World) -> Result<Vec<(u64, String)>, Box<dyn std::error::Error>> {
+async fn states(world: &TestWorld) -> Result<Vec<(u64, String)>, Box<dyn std::error::Error>> {
     let (_, dead_letters) = told(world, "list").await?;
     let dead_letters = dead_letters.as_array().ok_or("no array")?.iter();
     Ok(dead_letters
@@ -67,7 +67,7 @@ fn ended(session: &Session) -> Vec<u8> {
 }
 
 /// A call of one segment whose end was given up; the place of its dead letter.
-async fn given_up(world: &World, session_id: &str) -> Result<(Session, u64), Box<dyn std::error::Error>> {
+async fn given_up(world: &TestWorld, session_id: &str) -> Result<(Session, u64), Box<dyn std::error::Error>> {
     let call = Call::of("room", session_id, 1)?;
     world.insert_segments(&call.segments).await?;
     let end = world.publish(SESSION_ENDED_SUBJECT, ended(&call.session)).await?;
@@ -77,7 +77,7 @@ async fn given_up(world: &World, session_id: &str) -> Result<(Session, u64), Box
     Ok((call.session, dead_letter))
 }
 
-async fn end_count(world: &World) -> Result<usize, Box<dyn std::error::Error>> {
+async fn end_count(world: &TestWorld) -> Result<usize, Box<dyn std::error::Error>> {
     use futures::TryStreamExt;
     let stream = world.jetstream.get_stream(TRANSCRIPTION_STREAM).await?;
     let counts: Vec<(String, usize)> = stream.info_with_subjects(SESSION_ENDED_SUBJECT).await?.try_collect().await?;
@@ -187,7 +187,7 @@ async fn what_is_no_dead_letter_is_named() -> TestResult {
 
 #[tokio::test]
 async fn without_a_stream_setup_is_called_for() -> TestResult {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     for line in ["list", "show 1", "redrive 1", "discard 1"] {
         let (exit, _, logs) = dead_letters(&world, line).await?;
         assert_eq!(exit, Exit::Code(1));
@@ -270,7 +270,7 @@ async fn what_still_cannot_be_processed_comes_back_once_as_another_dead_letter()
 
 #[tokio::test]
 async fn a_dead_letter_is_redriven_once_also_beyond_the_duplicate_window() -> TestResult {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     world.processor("setup").arguments(["--duplicate-window", "100ms"]).run(SOON).await?;
     let (_, dead_letter) = given_up(&world, "s").await?;
     let (_, first) = told(&world, &format!("redrive {dead_letter}")).await?;

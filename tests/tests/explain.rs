@@ -9,7 +9,7 @@ use transcript_core::{
     contract::{PROCESSED_SUBJECT, REVISED_SUBJECT, SEGMENTS_COLLECTION, SUMMARIES_COLLECTION, TRANSCRIPTION_STREAM},
     ids::Session,
 };
-use transcript_tests::{calls::Call, wait::wait_until, world::World};
+use transcript_tests::{calls::Call, wait::wait_until, world::TestWorld};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -26,7 +26,7 @@ const SHARED: usize = 250;
 
 /// One entry of the profiler.
 #[derive(Debug)]
-struct Seen {
+struct ProfiledCommand {
     collection: String,
     plan: String,
     keys: i64,
@@ -36,7 +36,7 @@ struct Seen {
     command: Document,
 }
 
-impl Seen {
+impl ProfiledCommand {
     fn of(entry: &Document) -> Self {
         let number = |field| entry.get(field).and_then(|n| n.as_i64().or(n.as_i32().map(i64::from))).unwrap_or(0);
         let command = entry.get_document("originatingCommand").or_else(|_| entry.get_document("command"));
@@ -51,7 +51,7 @@ impl Seen {
     }
 
     /// What it is, told by its form; `None` for what the service is not known to ask.
-    fn kind(&self) -> Option<Kind> {
+    fn kind(&self) -> Option<CommandKind> {
         let filter = self.filter();
         let has = |field: &str| filter.contains_key(field);
         let branches = filter.get_array("$or").map(Vec::as_slice).unwrap_or_default();
@@ -62,22 +62,22 @@ impl Seen {
         let of_one_session = of_one_session(&filter);
         let is_pipeline = self.command.contains_key("pipeline");
         match self.collection.as_str() {
-            SEGMENTS_COLLECTION if is_pipeline && self.groups() => Some(Kind::Count),
-            SEGMENTS_COLLECTION if of_one_session && has("$nor") => Some(Kind::PageOfOthers),
-            SEGMENTS_COLLECTION if each_of_one_session && is_pipeline => Some(Kind::PageWithoutIndexes),
-            SEGMENTS_COLLECTION if of_one_session && is_pipeline => Some(Kind::PageOfOneIndex),
+            SEGMENTS_COLLECTION if is_pipeline && self.groups() => Some(CommandKind::Count),
+            SEGMENTS_COLLECTION if of_one_session && has("$nor") => Some(CommandKind::PageOfOthers),
+            SEGMENTS_COLLECTION if each_of_one_session && is_pipeline => Some(CommandKind::PageWithoutIndexes),
+            SEGMENTS_COLLECTION if of_one_session && is_pipeline => Some(CommandKind::PageOfOneIndex),
             SEGMENTS_COLLECTION
                 if of_one_session && filter.get_document("index").is_ok_and(|i| i.contains_key("$not")) =>
             {
-                Some(Kind::PageAmongOthers)
+                Some(CommandKind::PageAmongOthers)
             }
-            SEGMENTS_COLLECTION if of_one_session => Some(Kind::Page),
-            SEGMENTS_COLLECTION if has("sessionId") => Some(Kind::Together),
-            SUMMARIES_COLLECTION if has("updatedAt") => Some(Kind::Watch),
-            SUMMARIES_COLLECTION if has("_id") && self.command.contains_key("find") => Some(Kind::ReadBack),
-            SUMMARIES_COLLECTION if has("_id") && has("notified") => Some(Kind::Mark),
-            SUMMARIES_COLLECTION if has("_id") && has("revised.revision") => Some(Kind::MarkOfRevision),
-            SUMMARIES_COLLECTION if has("_id") => Some(Kind::Upsert),
+            SEGMENTS_COLLECTION if of_one_session => Some(CommandKind::Page),
+            SEGMENTS_COLLECTION if has("sessionId") => Some(CommandKind::Together),
+            SUMMARIES_COLLECTION if has("updatedAt") => Some(CommandKind::Watch),
+            SUMMARIES_COLLECTION if has("_id") && self.command.contains_key("find") => Some(CommandKind::ReadBack),
+            SUMMARIES_COLLECTION if has("_id") && has("notified") => Some(CommandKind::Mark),
+            SUMMARIES_COLLECTION if has("_id") && has("revised.revision") => Some(CommandKind::MarkOfRevision),
+            SUMMARIES_COLLECTION if has("_id") => Some(CommandKind::Upsert),
             _ => None,
         }
     }
@@ -101,7 +101,7 @@ impl Seen {
 
 /// What the service asks of MongoDB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum CommandKind {
     Count,
     Together,
     Page,
@@ -116,7 +116,7 @@ enum Kind {
     Watch,
 }
 
-impl Kind {
+impl CommandKind {
     const ALL: [Self; 12] = [
         Self::Count,
         Self::Together,
@@ -135,7 +135,7 @@ impl Kind {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_that_the_service_asks_of_mongodb_scans() -> Outcome {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     world.processor("setup").run(LONG).await?;
     // Calls that nobody asks about, and nobody may look at.
     for number in 0..20 {
@@ -161,7 +161,7 @@ async fn nothing_that_the_service_asks_of_mongodb_scans() -> Outcome {
     processor.terminate().await?;
 
     let seen = seen(&world).await?;
-    for wanted in Kind::ALL {
+    for wanted in CommandKind::ALL {
         assert!(seen.iter().any(|seen| seen.kind() == Some(wanted)), "no {wanted:?} was seen: nothing is proved of it");
     }
     let wrong: Vec<String> = seen.iter().filter_map(|seen| judge(seen).err()).collect();
@@ -171,7 +171,7 @@ async fn nothing_that_the_service_asks_of_mongodb_scans() -> Outcome {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_scan_would_be_seen() -> Outcome {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     world.processor("setup").run(LONG).await?;
     let call = Call::of("c", "s", 12)?;
     world.insert_segments(&call.segments).await?;
@@ -186,7 +186,7 @@ async fn a_scan_would_be_seen() -> Outcome {
     world.publish_session_end(&call.session, 12).await?;
     stored(&world, PROCESSED_SUBJECT, 1).await?;
     let seen = seen(&world).await?;
-    for scanning in [Kind::Count, Kind::Together] {
+    for scanning in [CommandKind::Count, CommandKind::Together] {
         let judged: Vec<_> = seen.iter().filter(|seen| seen.kind() == Some(scanning)).map(judge).collect();
         assert!(!judged.is_empty() && judged.iter().all(Result::is_err), "{scanning:?}: {judged:?}");
     }
@@ -194,26 +194,26 @@ async fn a_scan_would_be_seen() -> Outcome {
 }
 
 /// What is looked at is what is asked for.
-fn judge(seen: &Seen) -> Result<(), String> {
+fn judge(seen: &ProfiledCommand) -> Result<(), String> {
     let Some(kind) = seen.kind() else { return Err(format!("of this nothing is known here: {seen:?}")) };
     let (documents, keys) = match kind {
         // From the index alone.
-        Kind::Count => (0, i64::MAX),
+        CommandKind::Count => (0, i64::MAX),
         // The index gives a key more for each session that ends.
-        Kind::Together => (seen.returned, seen.returned + 1 + i64::try_from(SMALL).unwrap_or(0)),
-        Kind::Page => (seen.returned, seen.returned + 1),
+        CommandKind::Together => (seen.returned, seen.returned + 1 + i64::try_from(SMALL).unwrap_or(0)),
+        CommandKind::Page => (seen.returned, seen.returned + 1),
         // Between two of the keys that are asked for the index is entered anew, behind a key that nobody asked for.
-        Kind::ReadBack => (seen.returned, 2 * seen.returned),
+        CommandKind::ReadBack => (seen.returned, 2 * seen.returned),
         // Those of the index are sorted for each page.
-        Kind::PageOfOneIndex => (SHARED as i64, SHARED as i64),
+        CommandKind::PageOfOneIndex => (SHARED as i64, SHARED as i64),
         // Those without an index are sorted for each page; each of the two ranges gives a key more.
-        Kind::PageWithoutIndexes if seen.returned == 0 => (0, 4),
-        Kind::PageWithoutIndexes => (SHARED as i64, SHARED as i64 + 4),
+        CommandKind::PageWithoutIndexes if seen.returned == 0 => (0, 4),
+        CommandKind::PageWithoutIndexes => (SHARED as i64, SHARED as i64 + 4),
         // What stands among numbers and is none is told only by looking at each segment of the session, and of no other.
-        Kind::PageAmongOthers | Kind::PageOfOthers => (SHARED as i64, SHARED as i64 + 1),
-        Kind::Upsert | Kind::Mark | Kind::MarkOfRevision => (1, 1),
+        CommandKind::PageAmongOthers | CommandKind::PageOfOthers => (SHARED as i64, SHARED as i64 + 1),
+        CommandKind::Upsert | CommandKind::Mark | CommandKind::MarkOfRevision => (1, 1),
         // All summaries of the last while.
-        Kind::Watch => (SMALL as i64 + 6, SMALL as i64 + 6),
+        CommandKind::Watch => (SMALL as i64 + 6, SMALL as i64 + 6),
     };
     let planned = !seen.plan.is_empty() && !seen.plan.contains("COLLSCAN");
     if planned && seen.documents <= documents && seen.keys <= keys {
@@ -234,7 +234,7 @@ fn calls() -> Result<Vec<Call>, Box<dyn std::error::Error>> {
 }
 
 /// Stores a call whose segments share an index, one whose segments have none, and one whose indexes are decimals.
-async fn odd_calls(world: &World) -> Result<[Session; 3], Box<dyn std::error::Error>> {
+async fn odd_calls(world: &TestWorld) -> Result<[Session; 3], Box<dyn std::error::Error>> {
     let sessions = [Session::new("c", "shared")?, Session::new("c", "unnumbered")?, Session::new("c", "decimals")?];
     let decimal = Bson::Decimal128("7".parse()?);
     for (session, index) in sessions.iter().zip([Bson::Int64(7), Bson::Null, decimal]) {
@@ -247,7 +247,7 @@ async fn odd_calls(world: &World) -> Result<[Session; 3], Box<dyn std::error::Er
     Ok(sessions)
 }
 
-async fn profile(world: &World) -> Outcome {
+async fn profile(world: &TestWorld) -> Outcome {
     let database = world.database();
     // The collection that the server makes itself holds 1 MB.
     database.create_collection("system.profile").capped(true).size(64 << 20).await?;
@@ -255,7 +255,7 @@ async fn profile(world: &World) -> Outcome {
     Ok(())
 }
 
-async fn stored(world: &World, subject: &'static str, messages: usize) -> Outcome {
+async fn stored(world: &TestWorld, subject: &'static str, messages: usize) -> Outcome {
     let stream = world.jetstream.get_stream(TRANSCRIPTION_STREAM).await?;
     wait_until(format!("{messages} messages of {subject}"), LONG, || async {
         let subjects = stream.info_with_subjects(subject).await.map_err(|error| error.to_string())?;
@@ -268,7 +268,7 @@ async fn stored(world: &World, subject: &'static str, messages: usize) -> Outcom
 }
 
 /// What the profiler has seen of the service's queries and updates.
-async fn seen(world: &World) -> Result<Vec<Seen>, mongodb::error::Error> {
+async fn seen(world: &TestWorld) -> Result<Vec<ProfiledCommand>, mongodb::error::Error> {
     world.database().run_command(doc! { "profile": 0 }).await?;
     // Segments are inserted by the test, and what sets up the indexes asks for no document.
     let namespaces =
@@ -282,5 +282,5 @@ async fn seen(world: &World) -> Result<Vec<Seen>, mongodb::error::Error> {
     };
     let entries = world.database().collection::<Document>("system.profile").find(asked).await?;
     let entries: Vec<Document> = entries.try_collect().await?;
-    Ok(entries.iter().map(Seen::of).collect())
+    Ok(entries.iter().map(ProfiledCommand::of).collect())
 }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, error::Error, fs, path::PathBuf};
 
 use transcript_core::event::SessionEnded;
-use transcript_processor::play::Transcript;
+use transcript_processor::transcripts::play::Transcript;
 use transcript_tests::calls::{Call, fixture};
 
 type TestResult = Result<(), Box<dyn Error>>;

@@ -17,10 +17,10 @@ use tokio::{
 use transcript_core::{contract::PROCESSED_SUBJECT, ids::Session};
 use transcript_tests::{
     calls::Call,
-    leash::{Exit, LeashError},
+    process_guard::{Exit, ProcessGuardError},
     servers::{Login, Mongod, NatsOptions, NatsServer, Program, TestDatabase},
     wait::wait_until,
-    world::World,
+    world::TestWorld,
 };
 
 type TestResult = Result<(), Box<dyn std::error::Error>>;
@@ -279,7 +279,7 @@ async fn what_has_ended_says_so() -> TestResult {
     let nats = NatsServer::start().await?;
     nats.process().kill().await?;
     assert_eq!(nats.process().kill().await?, Exit::Signal(9), "to kill it again does nothing");
-    assert!(matches!(nats.process().freeze().await, Err(LeashError::Ended { exit: Exit::Signal(9), .. })));
+    assert!(matches!(nats.process().freeze().await, Err(ProcessGuardError::Ended { exit: Exit::Signal(9), .. })));
     Ok(())
 }
 
@@ -300,7 +300,7 @@ async fn databases_are_apart_and_dropped() -> TestResult {
 
 #[tokio::test]
 async fn a_world_stores_and_reads_what_the_contract_says() -> TestResult {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     world.create_streams().await?;
     let call = Call::of("a.room", "2024-05-01", 3)?;
     world.insert_segments(&call.segments).await?;

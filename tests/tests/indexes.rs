@@ -7,7 +7,7 @@ use mongodb::bson::{
     oid::ObjectId, spec::BinarySubtype,
 };
 use transcript_core::ids::Session;
-use transcript_tests::{wait::wait_until, world::World};
+use transcript_tests::{wait::wait_until, world::TestWorld};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -98,7 +98,7 @@ struct Pointer {
 
 /// A call with one such index, a call of almost nothing else, and a call with all of them, each of several pages.
 async fn each_is_summed_up_once(odd: &[Index]) -> Outcome {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     world.processor("setup").run(LONG).await?;
     let mut calls = vec![];
     for (name, index) in odd {

@@ -16,17 +16,17 @@ use transcript_core::{
 };
 use transcript_processor::{
     cli::{Cli, Command, RunArgs},
-    driver::Signal,
     publishing::Publisher,
-    run,
+    service::driver::Signal,
+    service::run,
 };
 use transcript_tests::{
     calls::Call,
-    leash::Exit,
+    process_guard::Exit,
     processor::{Processor as Process, ProcessorCommand},
-    supervisor::Supervisor,
+    restarted_processor::RestartedProcessor,
     wait::wait_until,
-    world::{App, World},
+    world::{App, TestWorld},
 };
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -72,7 +72,7 @@ async fn publish_ends(app: &App, calls: &[Call]) -> Outcome {
 }
 
 /// Waits until the consumer has nothing left to hand over and nothing handed over.
-async fn idle(world: &World) -> Outcome {
+async fn idle(world: &TestWorld) -> Outcome {
     wait_until("nothing is pending", LONG, || async {
         let consumer = world.consumer().await.map_err(|error| error.to_string())?;
         let open = (consumer.num_pending, consumer.num_ack_pending);
@@ -83,17 +83,17 @@ async fn idle(world: &World) -> Outcome {
 }
 
 /// How many messages each subject of the stream holds.
-async fn subjects(world: &World) -> Result<BTreeMap<String, usize>, Box<dyn std::error::Error>> {
+async fn subjects(world: &TestWorld) -> Result<BTreeMap<String, usize>, Box<dyn std::error::Error>> {
     let stream = world.jetstream.get_stream(TRANSCRIPTION_STREAM).await?;
     let subjects = stream.info_with_subjects(">").await?;
     Ok(subjects.try_collect::<Vec<_>>().await?.into_iter().collect())
 }
 
-async fn held(world: &World, subject: &str) -> Result<usize, Box<dyn std::error::Error>> {
+async fn held(world: &TestWorld, subject: &str) -> Result<usize, Box<dyn std::error::Error>> {
     Ok(subjects(world).await?.get(subject).copied().unwrap_or(0))
 }
 
-async fn dead_letter(world: &World) -> Result<StreamMessage, Box<dyn std::error::Error>> {
+async fn dead_letter(world: &TestWorld) -> Result<StreamMessage, Box<dyn std::error::Error>> {
     let stream = world.jetstream.get_stream(TRANSCRIPTION_STREAM).await?;
     Ok(wait_until("there is a dead letter", LONG, || stream.get_last_raw_message_by_subject(DEAD_LETTER_SUBJECT))
         .await?)
@@ -106,10 +106,10 @@ fn header<'a>(message: &'a StreamMessage, name: &str) -> &'a str {
 /// Every attempt dies with its process; the next one that runs hears of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_whose_process_dies_at_every_attempt_becomes_a_dead_letter() -> Outcome {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     // It waits for late segments until it is killed.
     let command = world.processor("run").arguments(["--quiet-period=1h", "--ack-wait=500ms"]);
-    let mut processor = Supervisor::new(command);
+    let mut processor = RestartedProcessor::new(command);
     let call = Call::of("conversation", "poisoned", 2)?;
     processor.start().await?;
     processor.ready(LONG).await?;
@@ -151,9 +151,10 @@ async fn a_call_whose_process_dies_at_every_attempt_becomes_a_dead_letter() -> O
 /// Nobody listened when JetStream said it: only the audit can find the call.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_was_given_up_unheard_is_found_by_the_audit_and_repaired() -> Outcome {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let all = calls("call", 3)?;
-    let mut processor = Supervisor::new(world.processor("run").arguments(["--quiet-period=1h", "--ack-wait=500ms"]));
+    let mut processor =
+        RestartedProcessor::new(world.processor("run").arguments(["--quiet-period=1h", "--ack-wait=500ms"]));
     processor.start().await?;
     processor.ready(LONG).await?;
     end(&world.app(), &all).await?;
@@ -189,7 +190,7 @@ async fn a_call_that_was_given_up_unheard_is_found_by_the_audit_and_repaired() -
 }
 
 /// What an audit ends with, and the keys of the calls that it names as missing.
-async fn audited(world: &World, arguments: &[&str]) -> Result<(Exit, Vec<String>), Box<dyn std::error::Error>> {
+async fn audited(world: &TestWorld, arguments: &[&str]) -> Result<(Exit, Vec<String>), Box<dyn std::error::Error>> {
     let audit = world.processor("audit").arguments(arguments).argument("--json").start().await?;
     let exit = audit.wait(LONG).await?;
     let found: Value = serde_json::from_str(&audit.output())?;
@@ -202,7 +203,7 @@ async fn audited(world: &World, arguments: &[&str]) -> Result<(Exit, Vec<String>
 /// A store that will never take a document is asked once, and the message is kept.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_store_refuses_becomes_a_dead_letter_at_the_first_attempt() -> Outcome {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let validator = mongodb::bson::doc! { "sessionId": { "$ne": "refused 1" } };
     world.database().create_collection("transcriptsummaries").validator(validator).await?;
     let processor = started(&world.processor("run").arguments(SHORT)).await?;
@@ -230,7 +231,7 @@ fn run_args(arguments: &[&str]) -> Result<RunArgs, Box<dyn std::error::Error>> {
 /// One call that the summary step cannot take, among a thousand others.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_summary_step_that_panics_ends_one_call_and_none_beside_it() -> Outcome {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let args = run_args(&SHORT)?;
     world.processor("setup").arguments(["--ack-wait=2s"]).run(LONG).await?;
     let core = Processor::with_bug(run::core_settings(&args), Bug::SummaryPanics)?;
@@ -254,7 +255,7 @@ async fn a_summary_step_that_panics_ends_one_call_and_none_beside_it() -> Outcom
 /// The consumer starts over, long after the stream has forgotten the ids of its notifications.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_consumer_that_starts_over_past_the_window_announces_nothing_again() -> Outcome {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let arguments = ["--duplicate-window=1s", "--max-in-flight=5000", "--max-ack-pending=5000"];
     let processor = started(&world.processor("run").arguments(SHORT).arguments(arguments)).await?;
     let all = calls("call", 2000)?;
@@ -281,7 +282,7 @@ async fn a_consumer_that_starts_over_past_the_window_announces_nothing_again() -
 }
 
 /// Publishes one id again and again until the stream takes it a second time.
-async fn publish_until_forgotten(world: &World) -> Outcome {
+async fn publish_until_forgotten(world: &TestWorld) -> Outcome {
     let publish = async || {
         let mut headers = async_nats::HeaderMap::new();
         headers.insert(async_nats::header::NATS_MESSAGE_ID, "the last one");
@@ -302,7 +303,7 @@ async fn publish_until_forgotten(world: &World) -> Outcome {
 /// A purge and a restart make the stream forget every id.
 #[tokio::test(flavor = "multi_thread")]
 async fn ends_that_come_again_after_a_purge_and_a_restart_are_not_announced_again() -> Outcome {
-    let mut world = World::start().await?;
+    let mut world = TestWorld::start().await?;
     let processor = started(&world.processor("run").arguments(SHORT)).await?;
     let all = calls("call", 300)?;
     end(&world.app(), &all).await?;
@@ -326,7 +327,7 @@ async fn ends_that_come_again_after_a_purge_and_a_restart_are_not_announced_agai
 /// An outage of MongoDB that is much longer than the retry timeout for one call.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outage_of_mongodb_costs_no_attempt() -> Outcome {
-    let mut world = World::start_with_own_mongod().await?;
+    let mut world = TestWorld::start_with_own_mongod().await?;
     let command = world.processor("run").arguments([
         "--quiet-period=5s",
         "--ack-wait=2s",
@@ -356,10 +357,10 @@ fn outage() -> Result<Duration, std::num::ParseIntError> {
 /// Twice as many rollouts as a call has attempts, one after the other.
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_rollouts_under_load_cost_no_call_its_attempts() -> Outcome {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     // So long a quiet period that most calls are given back by every rollout.
     let command = world.processor("run").arguments(["--quiet-period=1500ms", "--ack-wait=2s"]);
-    let mut processor = Supervisor::new(command);
+    let mut processor = RestartedProcessor::new(command);
     processor.start().await?;
     processor.ready(LONG).await?;
     let (app, all) = (world.app(), calls("call", 400)?);
@@ -391,7 +392,7 @@ async fn ten_rollouts_under_load_cost_no_call_its_attempts() -> Outcome {
 /// The consumer does not hand out as much as all have room for together.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_processor_warns_where_the_consumer_is_too_small_for_all_of_them() -> Outcome {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let command = world.processor("run").arguments(["--max-in-flight=100", "--max-ack-pending=150"]);
     let one = started(&command).await?;
     assert!(!one.logs().contains("other processors"), "{}", one.logs());
@@ -415,7 +416,7 @@ async fn a_processor_warns_where_the_consumer_is_too_small_for_all_of_them() -> 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_segment_whose_message_id_is_the_key_does_not_swallow_the_notification() -> Outcome {
     for mode in ["false", "true"] {
-        let world = World::start().await?;
+        let world = TestWorld::start().await?;
         world.processor("setup").run(LONG).await?;
         let publisher = Publisher::new(world.jetstream.clone());
         let all = [Call::of("1", "1", 3)?, Call::of("lesson", "lesson", 4)?, Call::of("lesson", "2", 1)?];
@@ -442,9 +443,9 @@ async fn a_segment_whose_message_id_is_the_key_does_not_swallow_the_notification
 /// With a single attempt there is none to lose.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rollout_loses_no_call_that_has_one_attempt() -> Outcome {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let command = world.processor("run").arguments(["--quiet-period=1s", "--ack-wait=2s", "--max-deliver=1"]);
-    let mut processor = Supervisor::new(command);
+    let mut processor = RestartedProcessor::new(command);
     processor.start().await?;
     processor.ready(LONG).await?;
     end(&world.app(), &calls("call", 20)?).await?;
@@ -467,9 +468,9 @@ async fn a_rollout_loses_no_call_that_has_one_attempt() -> Outcome {
 /// A MongoDB that hangs keeps neither the calls in hand nor the process.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_processor_ends_within_its_grace_time_while_mongodb_hangs() -> Outcome {
-    let mut world = World::start_with_own_mongod().await?;
+    let mut world = TestWorld::start_with_own_mongod().await?;
     let arguments = ["--quiet-period=0s", "--ack-wait=2s", "--grace=1s", "--answer-timeout=60s"];
-    let mut processor = Supervisor::new(world.processor("run").arguments(arguments));
+    let mut processor = RestartedProcessor::new(world.processor("run").arguments(arguments));
     processor.start().await?;
     processor.ready(LONG).await?;
     let all = calls("call", 20)?;
@@ -494,7 +495,7 @@ async fn a_processor_ends_within_its_grace_time_while_mongodb_hangs() -> Outcome
 /// What comes after the summary: it is replaced, and that is announced once.
 #[tokio::test(flavor = "multi_thread")]
 async fn segments_after_the_summary_make_a_revision_where_that_is_asked_for() -> Outcome {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let command = world.processor("run").arguments(SHORT).arguments(["--revise", "--revise-every=200ms"]);
     let mut call = Call::of("conversation", "slow", 5)?;
     let late = call.segments.split_off(3);
@@ -535,7 +536,7 @@ async fn segments_after_the_summary_make_a_revision_where_that_is_asked_for() ->
 /// A subject of its own is taken once, whatever the window.
 #[tokio::test(flavor = "multi_thread")]
 async fn announcing_once_knows_no_window() -> Outcome {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let arguments = ["--announce-once", "--duplicate-window=100ms"];
     let processor = started(&world.processor("run").arguments(SHORT).arguments(arguments)).await?;
     let all = calls("a.b*c", 20)?;

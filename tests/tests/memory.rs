@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use transcript_tests::{calls::Call, wait::wait_until, world::World};
+use transcript_tests::{calls::Call, wait::wait_until, world::TestWorld};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -12,7 +12,7 @@ const LONG: Duration = Duration::from_secs(180);
 /// 80 calls of 3.6 MB: 300 MB of text, of which only a part may be in memory at a time.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_large_calls_at_once_fit_into_256_mib() -> Outcome {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     world.processor("setup").run(LONG).await?;
     for number in 0..80 {
         let mut call = Call::of("conversation", &format!("large {number}"), 900)?;

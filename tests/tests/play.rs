@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 use transcript_core::{WallTime, ids::Session};
 use transcript_processor::publishing::{PublishError, Published, Publisher, SegmentMessage, SessionEnded};
-use transcript_tests::{leash::Exit, wait::wait_until, world::World};
+use transcript_tests::{process_guard::Exit, wait::wait_until, world::TestWorld};
 
 type TestResult = Result<(), Box<dyn std::error::Error>>;
 
@@ -15,7 +15,7 @@ const SOON: Duration = Duration::from_secs(30);
 
 #[tokio::test]
 async fn a_transcript_is_saved_published_and_ended() -> TestResult {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     world.processor("setup").run(SOON).await?;
     let files = Files::new()?;
     let lines = [segment("s", 0), segment("other", 0), segment("s", 1), announcement("silent", 0)];
@@ -53,7 +53,7 @@ async fn a_transcript_is_saved_published_and_ended() -> TestResult {
 
 #[tokio::test]
 async fn late_and_lost_segments_are_missing_when_the_end_is_published() -> TestResult {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     world.processor("setup").run(SOON).await?;
     let files = Files::new()?;
     let lines: Vec<_> = (0..10).map(|index| segment("s", index)).collect();
@@ -76,7 +76,7 @@ async fn late_and_lost_segments_are_missing_when_the_end_is_published() -> TestR
 
 #[tokio::test]
 async fn a_file_with_a_bad_line_is_not_played() -> TestResult {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     world.processor("setup").run(SOON).await?;
     let files = Files::new()?;
     let file = files
@@ -92,7 +92,7 @@ async fn a_file_with_a_bad_line_is_not_played() -> TestResult {
 
 #[tokio::test]
 async fn without_a_stream_setup_is_called_for() -> TestResult {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let files = Files::new()?;
     let file = files.write("call.ndjson", &segment("s", 0))?;
     let playing = world.processor("play").argument(&file).start().await?;
@@ -108,7 +108,7 @@ async fn without_a_stream_setup_is_called_for() -> TestResult {
 
 #[tokio::test]
 async fn what_was_played_is_processed_and_shown() -> TestResult {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     world.processor("setup").run(SOON).await?;
     let files = Files::new()?;
     let file = files.write("call.ndjson", &[segment("s", 0), segment("s", 1)].join("\n"))?;
@@ -141,7 +141,7 @@ async fn what_was_played_is_processed_and_shown() -> TestResult {
 
 #[tokio::test]
 async fn many_segments_are_published_in_order_and_known_again() -> TestResult {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     world.create_streams().await?;
     let publisher = Publisher::new(world.jetstream.clone());
     let session = Session::new("c", "s")?;
@@ -165,7 +165,7 @@ async fn many_segments_are_published_in_order_and_known_again() -> TestResult {
 
 #[tokio::test]
 async fn a_recordings_event_is_stored_under_its_name() -> TestResult {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     world.create_streams().await?;
     let publisher = Publisher::new(world.jetstream.clone());
     let data = Map::from_iter([("file".to_owned(), json!("a.webm"))]);
@@ -203,7 +203,7 @@ fn announcement(session: &str, published_segments: u64) -> String {
     json!({ "conversationId": "c", "sessionId": session, "publishedSegments": published_segments }).to_string()
 }
 
-async fn last_sequence(world: &World) -> Result<u64, String> {
+async fn last_sequence(world: &TestWorld) -> Result<u64, String> {
     let stream = world.jetstream.get_stream("TRANSCRIPTION").await.map_err(|e| e.to_string())?;
     Ok(stream.cached_info().state.last_sequence)
 }

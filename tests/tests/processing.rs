@@ -9,11 +9,11 @@ use tokio::time::Instant;
 use transcript_core::{contract::SESSION_ENDED_SUBJECT, event::SessionEnded, ids::Session};
 use transcript_tests::{
     calls::{Call, fixture},
-    leash::Exit,
+    process_guard::Exit,
     processor::{Processor, ProcessorCommand},
     servers::Mongod,
     wait::wait_until,
-    world::World,
+    world::TestWorld,
 };
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -33,7 +33,7 @@ async fn started(command: &ProcessorCommand) -> Result<Processor, Box<dyn std::e
 }
 
 /// Waits until every message is acknowledged and this many notifications are in the stream.
-async fn all_done(world: &World, notifications: usize) -> Outcome {
+async fn all_done(world: &TestWorld, notifications: usize) -> Outcome {
     wait_until(format!("{notifications} calls are announced and acknowledged"), LONG, || async {
         let consumer = world.consumer().await.map_err(|error| error.to_string())?;
         let announced = world.notifications().await.map_err(|error| error.to_string())?.len();
@@ -49,7 +49,7 @@ async fn all_done(world: &World, notifications: usize) -> Outcome {
     Ok(())
 }
 
-async fn summary(world: &World, session: &Session) -> Result<Document, Box<dyn std::error::Error>> {
+async fn summary(world: &TestWorld, session: &Session) -> Result<Document, Box<dyn std::error::Error>> {
     Ok(world.summary(&session.key()).await?.ok_or_else(|| format!("no summary of {}", session.key()))?)
 }
 
@@ -60,7 +60,7 @@ fn field(summary: &Document, name: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn late_segments_are_waited_for_and_lost_ones_are_told() -> Outcome {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let processor = started(&world.processor("run").arguments(["--quiet-period", "1s"])).await?;
     let [plain, late, silent] =
         ["olive-oil", "festival-lineup", "nobody-spoke"].map(|name| fixture(&format!("transcripts/{name}.ndjson")));
@@ -95,7 +95,7 @@ async fn late_segments_are_waited_for_and_lost_ones_are_told() -> Outcome {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_end_published_twice_gives_one_summary_and_one_notification() -> Outcome {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let _processor = started(&world.processor("run").arguments(SHORT)).await?;
     let file = fixture("transcripts/olive-oil.ndjson");
     world.processor("play").argument(&file).argument("--repeat-end").run(LONG).await?;
@@ -116,7 +116,7 @@ async fn an_end_published_twice_gives_one_summary_and_one_notification() -> Outc
 
 #[tokio::test(flavor = "multi_thread")]
 async fn payloads_that_can_never_be_processed_are_terminated_with_their_reasons() -> Outcome {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let advisory = "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.TRANSCRIPTION.transcript-processor";
     let processor = started(&world.processor("run").arguments(SHORT)).await?;
     let mut terminated = world.client.subscribe(advisory).await?;
@@ -149,7 +149,7 @@ async fn payloads_that_can_never_be_processed_are_terminated_with_their_reasons(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unusual_ids_keep_their_sessions_apart_and_are_stored_as_given() -> Outcome {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let _processor = started(&world.processor("run").arguments(SHORT)).await?;
     let ids = [
         ("a:b", "c"),
@@ -185,7 +185,7 @@ async fn unusual_ids_keep_their_sessions_apart_and_are_stored_as_given() -> Outc
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unusual_segments_are_summarised_as_they_are() -> Outcome {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let _processor = started(&world.processor("run").arguments(SHORT).arguments(["--page-size", "3"])).await?;
     let long = "x".repeat(5_000);
     let labels = ["a.b", "$set", "", &long];
@@ -227,7 +227,7 @@ async fn unusual_segments_are_summarised_as_they_are() -> Outcome {
 /// Nothing that lies in the collections makes a segment vanish or a call fail, in calls of one page and of many.
 #[tokio::test(flavor = "multi_thread")]
 async fn documents_of_other_types_are_no_obstacle() -> Outcome {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let _processor = started(&world.processor("run").arguments(SHORT).arguments(["--page-size", "4"])).await?;
     let decimal = |number: &str| number.parse::<Decimal128>().map(Bson::Decimal128);
     let indexes: [(&str, Vec<Bson>); 5] = [
@@ -295,7 +295,7 @@ async fn documents_of_other_types_are_no_obstacle() -> Outcome {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn giant_calls_are_summarised_within_256_mib() -> Outcome {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let processor = started(&world.processor("run").arguments(SHORT)).await?;
     let long = Call::of("conversation", "fifty thousand", 50_000)?;
     for part in long.segments.chunks(10_000) {
@@ -338,7 +338,7 @@ async fn a_burst_with_the_production_settings_is_delivered_once() -> Outcome {
 }
 
 async fn burst(settings: &[&str], sessions: usize) -> Outcome {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let _processor = started(&world.processor("run").arguments(settings)).await?;
     let calls: Vec<Call> =
         (0..sessions).map(|n| Call::of("conversation", &format!("session {n}"), 12)).collect::<Result<_, _>>()?;
@@ -355,7 +355,7 @@ async fn burst(settings: &[&str], sessions: usize) -> Outcome {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mongod_that_is_no_replica_set_will_do() -> Outcome {
-    let world = World::start_with(Mongod::standalone().await?).await?;
+    let world = TestWorld::start_with(Mongod::standalone().await?).await?;
     let _processor = started(&world.processor("run").arguments(SHORT)).await?;
     let call = Call::of("conversation", "session", 12)?;
     world.insert_segments(&call.segments).await?;
@@ -368,7 +368,7 @@ async fn a_mongod_that_is_no_replica_set_will_do() -> Outcome {
 /// Both servers away in turn, for longer than the ack wait, in the middle of settling.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_away_costs_no_call() -> Outcome {
-    let mut world = World::start_with_own_mongod().await?;
+    let mut world = TestWorld::start_with_own_mongod().await?;
     let settings = ["--quiet-period", "1s", "--ack-wait", "1s", "--answer-timeout", "1s"];
     let processor = started(&world.processor("run").arguments(settings)).await?;
     let calls: Vec<Call> =
@@ -424,7 +424,7 @@ async fn a_server_that_is_away_costs_no_call() -> Outcome {
 /// A job that has not begun to save is given back at once, and another processor takes it up.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drained_processor_gives_its_jobs_back_at_once() -> Outcome {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let settings = ["--quiet-period", "30s", "--ack-wait", "30s"];
     let processor = started(&world.processor("run").arguments(settings)).await?;
     let call = Call::of("conversation", "session", 3)?;

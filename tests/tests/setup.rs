@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use transcript_core::contract::{CONSUMER, SEGMENTS_COLLECTION};
 use transcript_processor::{
     cli::StreamSettings,
-    setup::{self, Report},
+    operate::setup::{self, Report},
 };
 use transcript_tests::{
-    leash::Exit,
+    process_guard::Exit,
     servers::{Login, NatsOptions, NatsServer},
-    world::World,
+    world::TestWorld,
 };
 
 type TestResult = Result<(), Box<dyn std::error::Error>>;
@@ -25,7 +25,7 @@ const HOUR: u64 = 3_600_000_000_000;
 
 #[tokio::test]
 async fn a_fresh_world_is_set_up_once() -> TestResult {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     assert_eq!(
         world.processor("setup").run(SOON).await?,
         "stream TRANSCRIPTION: created\n\
@@ -53,7 +53,7 @@ async fn a_fresh_world_is_set_up_once() -> TestResult {
 
 #[tokio::test]
 async fn settings_are_changed_while_messages_stay() -> TestResult {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let before = json!({
         "name": "TRANSCRIPTION", "subjects": ["billing.*", "transcription.session-ended"], "retention": "limits",
         "storage": "file", "num_replicas": 1, "duplicate_window": 120_000_000_000_u64, "max_age": 2 * DAY,
@@ -88,7 +88,7 @@ async fn settings_are_changed_while_messages_stay() -> TestResult {
 
 #[tokio::test]
 async fn a_running_consumer_is_changed_and_keeps_its_place() -> TestResult {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     world.processor("setup").run(SOON).await?;
     let id = config(&world, &consumer_subject("INFO")).await?["metadata"].clone();
     let created = world.consumer().await?.created;
@@ -106,7 +106,7 @@ async fn a_running_consumer_is_changed_and_keeps_its_place() -> TestResult {
 
 #[tokio::test]
 async fn settings_that_would_hinder_the_processor_are_removed() -> TestResult {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     world.create_streams().await?;
     let hindered = json!({
         "durable_name": CONSUMER, "ack_policy": "explicit", "deliver_policy": "all", "max_deliver": 3,
@@ -131,7 +131,7 @@ async fn settings_that_would_hinder_the_processor_are_removed() -> TestResult {
 
 #[tokio::test]
 async fn a_stream_that_cannot_be_changed_is_refused_with_both_values() -> TestResult {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let subjects = json!(["transcription.>", "transcript.>"]);
     let cases = [
         (json!({ "storage": "memory", "subjects": subjects }), "has storage memory, but file is needed"),
@@ -164,7 +164,7 @@ async fn a_stream_that_cannot_be_changed_is_refused_with_both_values() -> TestRe
 
 #[tokio::test]
 async fn a_sealed_stream_is_refused() -> TestResult {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let mut sealed = stream_config("TRANSCRIPTION", &json!({ "subjects": ["transcription.>"] }));
     api(&world, "STREAM.CREATE.TRANSCRIPTION", &sealed).await?;
     sealed["sealed"] = json!(true);
@@ -174,7 +174,7 @@ async fn a_sealed_stream_is_refused() -> TestResult {
 
 #[tokio::test]
 async fn a_consumer_that_cannot_be_changed_is_refused_with_both_values() -> TestResult {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     world.create_streams().await?;
     let cases = [
         (json!({ "deliver_policy": "new" }), "has deliver_policy new, but all is needed"),
@@ -196,7 +196,7 @@ async fn a_consumer_that_cannot_be_changed_is_refused_with_both_values() -> Test
 
 #[tokio::test]
 async fn the_service_does_not_start_where_setup_refuses() -> TestResult {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let memory = stream_config("TRANSCRIPTION", &json!({ "storage": "memory", "subjects": ["transcription.>"] }));
     api(&world, "STREAM.CREATE.TRANSCRIPTION", &memory).await?;
     let run = world.processor("run").start().await?;
@@ -208,7 +208,7 @@ async fn the_service_does_not_start_where_setup_refuses() -> TestResult {
 
 #[tokio::test]
 async fn what_the_server_refuses_is_passed_on() -> TestResult {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let setup = world.processor("setup").arguments(["--replicas", "3"]).start().await?;
     assert_eq!(setup.wait(SOON).await?, Exit::Code(1));
     let expected =
@@ -222,7 +222,7 @@ async fn what_the_server_refuses_is_passed_on() -> TestResult {
 
 #[tokio::test]
 async fn an_equal_index_under_another_name_is_taken() -> TestResult {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let command = doc! {
         "createIndexes": SEGMENTS_COLLECTION,
         "indexes": [{ "name": "by hand", "key": { "sessionId": 1.0, "index": 1_i64 } }],
@@ -236,7 +236,7 @@ async fn an_equal_index_under_another_name_is_taken() -> TestResult {
 #[tokio::test]
 async fn many_set_up_at_once_and_all_succeed() -> TestResult {
     for old in [false, true] {
-        let world = World::start().await?;
+        let world = TestWorld::start().await?;
         if old {
             let existing = stream_config("TRANSCRIPTION", &json!({ "subjects": ["transcription.session-ended"] }));
             api(&world, "STREAM.CREATE.TRANSCRIPTION", &existing).await?;
@@ -250,7 +250,7 @@ async fn many_set_up_at_once_and_all_succeed() -> TestResult {
 
 #[tokio::test]
 async fn two_versions_with_other_settings_set_up_at_once_and_all_succeed() -> TestResult {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let of_version = |n: u64| {
         let window = Duration::from_nanos((23 + n % 2) * HOUR);
         StreamSettings { duplicate_window: window, ack_wait: window / 1000, ..settings() }
@@ -271,7 +271,7 @@ async fn an_account_without_jetstream_is_told() -> TestResult {
         }"#;
     let login = Login { user: "ann".to_owned(), password: "x".to_owned() };
     let nats = NatsServer::start_with(NatsOptions { config: config.to_owned(), login: Some(login) }).await?;
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let url = nats.url().replace("nats://", "nats://bob:x@");
     let setup = world.processor("setup").environment("NATS_URL", url).start().await?;
     assert_eq!(setup.wait(SOON).await?, Exit::Code(1));
@@ -284,7 +284,7 @@ async fn a_login_in_the_address_is_used_and_never_shown() -> TestResult {
     let config = "authorization { user: ann, password: \"hunter/2\" }".to_owned();
     let login = Login { user: "ann".to_owned(), password: "hunter/2".to_owned() };
     let nats = NatsServer::start_with(NatsOptions { config, login: Some(login) }).await?;
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     for (password, code) in [("hunter%2F2", 0), ("hunter-wrong", 1)] {
         let url = nats.url().replace("nats://", &format!("nats://ann:{password}@"));
         let setup = world
@@ -301,7 +301,7 @@ async fn a_login_in_the_address_is_used_and_never_shown() -> TestResult {
 
 #[tokio::test]
 async fn servers_that_cannot_be_reached_are_named_without_their_passwords() -> TestResult {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let cases = [
         (
             "NATS_URL",
@@ -328,7 +328,7 @@ async fn servers_that_cannot_be_reached_are_named_without_their_passwords() -> T
 }
 
 /// Each on a connection of its own, and none begins before all are connected.
-async fn all_at_once(world: &World, settings: &[StreamSettings]) -> TestResult {
+async fn all_at_once(world: &TestWorld, settings: &[StreamSettings]) -> TestResult {
     let clients = futures::future::try_join_all(settings.iter().map(|_| world.nats.client())).await?;
     let contexts: Vec<_> = clients.into_iter().map(jetstream::new).collect();
     let setups = contexts.iter().zip(settings).map(|(js, settings)| setup::ensure(js, world.database(), settings));
@@ -348,7 +348,7 @@ fn settings() -> StreamSettings {
 }
 
 /// `setup` ends with code 1, prints nothing to its output, and this in its last line.
-async fn assert_refused(world: &World, expected: &str) -> TestResult {
+async fn assert_refused(world: &TestWorld, expected: &str) -> TestResult {
     let setup = world.processor("setup").start().await?;
     assert_eq!(setup.wait(SOON).await?, Exit::Code(1), "{expected}: {}", setup.logs());
     assert_eq!(setup.output(), "");
@@ -369,7 +369,7 @@ fn merge(config: &mut Value, settings: &Value) {
     }
 }
 
-async fn create_consumer(world: &World, config: &Value) -> TestResult {
+async fn create_consumer(world: &TestWorld, config: &Value) -> TestResult {
     let body = json!({ "stream_name": "TRANSCRIPTION", "config": config });
     api(world, &consumer_subject("CREATE"), &body).await?;
     Ok(())
@@ -379,13 +379,16 @@ fn consumer_subject(verb: &str) -> String {
     format!("CONSUMER.{verb}.TRANSCRIPTION.{CONSUMER}")
 }
 
-async fn config(world: &World, subject: &str) -> Result<serde_json::Map<String, Value>, Box<dyn std::error::Error>> {
+async fn config(
+    world: &TestWorld,
+    subject: &str,
+) -> Result<serde_json::Map<String, Value>, Box<dyn std::error::Error>> {
     let answer = api(world, subject, &json!({})).await?;
     Ok(answer["config"].as_object().ok_or("the answer has a configuration")?.clone())
 }
 
 /// A call of JetStream's API, as another client than ours could make it.
-async fn api(world: &World, subject: &str, body: &Value) -> Result<Value, Box<dyn std::error::Error>> {
+async fn api(world: &TestWorld, subject: &str, body: &Value) -> Result<Value, Box<dyn std::error::Error>> {
     match world.jetstream.request(subject.to_owned(), body).await? {
         Response::Ok(answer) => Ok(answer),
         Response::Err { error } => Err(format!("{subject}: {error}").into()),

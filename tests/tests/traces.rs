@@ -9,10 +9,10 @@ use std::{
 
 use transcript_tests::{
     calls::{Call, fixture},
-    leash::Exit,
+    process_guard::Exit,
     processor::{Processor, ProcessorCommand},
     wait::wait_until,
-    world::World,
+    world::TestWorld,
 };
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -31,7 +31,7 @@ async fn started(command: &ProcessorCommand) -> Result<Processor, Box<dyn std::e
 }
 
 /// Waits until so many calls are announced and every message is acknowledged.
-async fn all_done(world: &World, notifications: usize) -> Outcome {
+async fn all_done(world: &TestWorld, notifications: usize) -> Outcome {
     wait_until(format!("{notifications} calls are announced and acknowledged"), LONG, || async {
         let consumer = world.consumer().await.map_err(|error| error.to_string())?;
         let announced = world.notifications().await.map_err(|error| error.to_string())?.len();
@@ -70,7 +70,7 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>, std::io::Error> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_recorded_replays_file_by_file_and_call_by_call() -> Outcome {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let directory = tempfile::tempdir()?;
     let traces = directory.path().join("made/by itself");
     let command = world.processor("run").environment("TRANSCRIPT_RECORD", &traces).arguments([
@@ -126,7 +126,7 @@ async fn what_is_recorded_replays_file_by_file_and_call_by_call() -> Outcome {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_processor_leaves_whole_lines() -> Outcome {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let traces = tempfile::tempdir()?;
     let run = world.processor("run").arguments(["--quiet-period=200ms", "--ack-wait=1s", "--record"]);
     let run = run.argument(traces.path());
@@ -180,7 +180,7 @@ fn words(text: &str) -> BTreeSet<String> {
 
 /// The words in the trace of these calls.
 async fn recorded(calls: &[PathBuf], arguments: &[&str]) -> Result<BTreeSet<String>, ProcessorError> {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let traces = tempfile::tempdir()?;
     let run = world.processor("run").arguments(["--quiet-period=100ms", "--name=p", "--record"]);
     let processor = started(&run.argument(traces.path()).arguments(arguments)).await?;
@@ -226,7 +226,7 @@ async fn words_are_recorded_only_where_that_is_asked_for() -> Outcome {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_recorded_or_read_is_said() -> Outcome {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let directory = tempfile::tempdir()?;
     let path = |name: &str| directory.path().join(name);
     fs::write(path("file"), "")?;

@@ -110,7 +110,7 @@ fn every_call_can_be_cut_out_of_its_trace_and_replays() -> Outcome {
             };
             let (lines, mut of_call) = (Reader::new(BufReader::new(File::open(scenario.file())?)), vec![]);
             let cut = cut(lines, &wanted, &mut of_call)?;
-            assert!(cut.jobs > 0 && cut.astray == 0, "{scenario}: {session:?}: {cut:?}");
+            assert!(cut.jobs > 0 && cut.mismatches == 0, "{scenario}: {session:?}: {cut:?}");
             let replayed = replay(Reader::new(&*of_call), new_core);
             let replayed = replayed.map_err(|problem| format!("{scenario}: {session:?}: {problem}"))?;
             assert_eq!(replayed.jobs, cut.jobs, "{scenario}: {session:?}");

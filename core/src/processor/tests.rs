@@ -860,7 +860,7 @@ fn the_table_of_transitions_is_the_truth() {
     for (from, on, to) in &taken {
         writeln!(rows, "{from} | {on} | {to}").expect("a string takes everything");
     }
-    let table: BTreeSet<String> = include_str!("../job.rs")
+    let table: BTreeSet<String> = include_str!("../job/mod.rs")
         .lines()
         .filter_map(|line| line.strip_prefix("//! | ")?.rsplit_once(" |")?.0.rsplit_once(" |"))
         .map(|(edge, _)| edge.to_owned())

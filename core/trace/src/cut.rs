@@ -36,7 +36,7 @@ pub struct Cut {
     pub jobs: u64,
     /// How often its core, alone with this session, went another way than the one that it was recorded from. The trace says
     /// where.
-    pub astray: u64,
+    pub mismatches: u64,
 }
 
 /// Why nothing was cut out, or not all.
@@ -92,14 +92,14 @@ struct Cutting<'a, W> {
     to: Option<W>,
     /// From then on.
     recorder: Option<Recorder<W>>,
-    part: Option<Part>,
+    part: Option<CutPart>,
     /// The session's messages, in all parts: they are the stream's.
     messages: BTreeMap<u64, Session>,
     /// What observers noted before the first job of the session: without one there is nothing to cut out.
     held: Vec<(Header, Vec<(Time, Note)>)>,
 }
 
-struct Part {
+struct CutPart {
     header: Header,
     jobs: BTreeSet<JobId>,
     /// Whether it is being written.
@@ -118,14 +118,14 @@ impl Wanted {
 
 impl<W: Write> Cutting<'_, W> {
     fn header(&mut self, header: Header) {
-        let goes_on = |part: &Part| {
+        let goes_on = |part: &CutPart| {
             header.continues.is_some()
                 && part.header.processor == header.processor
                 && part.header.started_at == header.started_at
         };
         if !self.part.as_ref().is_some_and(goes_on) {
             let jobs = BTreeSet::new();
-            self.part = Some(Part { header, jobs, begun: false, drains: false, at: Time::ZERO });
+            self.part = Some(CutPart { header, jobs, begun: false, drains: false, at: Time::ZERO });
         }
     }
 
@@ -178,7 +178,7 @@ impl<W: Write> Cutting<'_, W> {
         let core = Processor::new(header.settings.clone())?;
         self.recorder = match (self.recorder.take(), self.to.take()) {
             (Some(before), _) => {
-                self.cut.astray += before.astray();
+                self.cut.mismatches += before.mismatches();
                 Some(before.begin(header, core)?)
             }
             (None, Some(to)) => Some(Recorder::new(to, header, core)?),
@@ -242,7 +242,7 @@ impl<W: Write> Cutting<'_, W> {
             }
             self.begin(None)?;
         }
-        if let (Some(recorder), Some(Part { begun: true, .. })) = (&mut self.recorder, &self.part) {
+        if let (Some(recorder), Some(CutPart { begun: true, .. })) = (&mut self.recorder, &self.part) {
             recorder.note(at, note)?;
         }
         Ok(())
@@ -250,7 +250,7 @@ impl<W: Write> Cutting<'_, W> {
 
     fn finish(mut self) -> Result<Cut, CutError> {
         if let Some(recorder) = &mut self.recorder {
-            self.cut.astray += recorder.astray();
+            self.cut.mismatches += recorder.mismatches();
             recorder.get_mut().flush()?;
         }
         Ok(self.cut)

@@ -25,7 +25,7 @@ pub enum Followed {
     /// It concerns a job that this core was not told of, or nobody.
     Unknown,
     /// The two cores did not take it alike. These jobs go different ways from here on.
-    Astray {
+    OtherJob {
         /// The job that took it here.
         taken: Option<JobId>,
         /// What the core said.
@@ -88,7 +88,7 @@ impl Follower {
             [job, taken, concerns].into_iter().flatten().filter(|job| self.knows(*job)).collect();
         jobs.sort_unstable();
         jobs.dedup();
-        Followed::Astray { taken, outputs, jobs }
+        Followed::OtherJob { taken, outputs, jobs }
     }
 
     /// Takes note that some jobs are not told any further.

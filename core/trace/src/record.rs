@@ -29,7 +29,7 @@ pub struct Recorder<W> {
     line: Vec<u8>,
     entries: u64,
     last_job: Option<JobId>,
-    astray: u64,
+    mismatches: u64,
 }
 
 impl<W: Write> Recorder<W> {
@@ -49,7 +49,7 @@ impl<W: Write> Recorder<W> {
             line: vec![],
             entries: 0,
             last_job: None,
-            astray: 0,
+            mismatches: 0,
         })
     }
 
@@ -75,12 +75,12 @@ impl<W: Write> Recorder<W> {
         self.last_job = self.last_job.max(job);
         // Before the core takes it: a page is too large to be copied.
         self.line.clear();
-        write(&mut self.line, &Told { n: self.entries + 1, at, job, input: &input })?;
+        write(&mut self.line, &BorrowedEntry { n: self.entries + 1, at, job, input: &input })?;
         match self.follower.follow(at, job, input) {
             Followed::Unknown => Ok(()),
             Followed::Taken(outputs) => self.write_line(outputs),
-            Followed::Astray { outputs, jobs, .. } => {
-                self.astray += 1;
+            Followed::OtherJob { outputs, jobs, .. } => {
+                self.mismatches += 1;
                 self.write_line(outputs)?;
                 let why = "the core that wrote this goes another way, which it cannot follow".to_owned();
                 self.left_out(at, LeftOut { inputs: 0, jobs, why })
@@ -137,8 +137,8 @@ impl<W: Write> Recorder<W> {
 
     /// How often the core could not be followed.
     #[must_use]
-    pub fn astray(&self) -> u64 {
-        self.astray
+    pub fn mismatches(&self) -> u64 {
+        self.mismatches
     }
 
     /// Says that something is missing.
@@ -176,7 +176,7 @@ impl<W: Write> Recorder<W> {
 
 /// An [`Entry`] of an input that is not given away.
 #[derive(Serialize)]
-struct Told<'a> {
+struct BorrowedEntry<'a> {
     n: u64,
     at: Time,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -95,22 +95,22 @@ impl Difference {
     /// The difference in words, with lines called what `place` calls them.
     #[must_use]
     pub fn told(&self, place: &dyn Fn(u64) -> String) -> String {
-        Told { difference: self, place }.to_string()
+        DifferenceText { difference: self, place }.to_string()
     }
 }
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Told { difference: self, place: &|line| format!("line {line}") }.fmt(f)
+        DifferenceText { difference: self, place: &|line| format!("line {line}") }.fmt(f)
     }
 }
 
-struct Told<'a> {
+struct DifferenceText<'a> {
     difference: &'a Difference,
     place: &'a dyn Fn(u64) -> String,
 }
 
-impl fmt::Display for Told<'_> {
+impl fmt::Display for DifferenceText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { difference, place } = self;
         let processor = difference.processor.as_deref().unwrap_or("nobody");
@@ -172,19 +172,19 @@ pub fn replay(
     mut new_core: impl FnMut(&Header) -> Result<Processor, SettingsError>,
 ) -> Result<Replayed, Problem> {
     let mut replayed = Replayed::default();
-    let mut part: Option<Part> = None;
+    let mut part: Option<ReplayedPart> = None;
     for (line, number) in lines.zip(1_u64..) {
         match line {
             Ok(Line::Header(header)) => {
                 replayed.parts += 1;
                 match part.take() {
                     Some(before) if before.goes_on(&header) => {
-                        part = Some(Part { header: *header, ..before });
+                        part = Some(ReplayedPart { header: *header, ..before });
                     }
                     _ => {
                         let core = new_core(&header).map_err(|source| Problem::Settings { line: number, source })?;
                         replayed.partial.extend(header.continues.as_ref().map(|before| before.file.clone()));
-                        part = Some(Part::new(*header, core));
+                        part = Some(ReplayedPart::new(*header, core));
                     }
                 }
             }
@@ -203,13 +203,13 @@ pub fn replay(
 }
 
 /// A part that is being replayed.
-struct Part {
+struct ReplayedPart {
     header: Header,
     follower: Follower,
     /// What the core has said, and the trace not yet.
     said: VecDeque<Output>,
     /// An input that the core took otherwise than the trace says; that is no difference where the trace says so next.
-    astray: Option<Astray>,
+    mismatch: Option<JobMismatch>,
     /// Whether some jobs began in a file that was not given.
     partial: bool,
     last: u64,
@@ -218,7 +218,7 @@ struct Part {
     remembered: VecDeque<Remembered>,
 }
 
-struct Astray {
+struct JobMismatch {
     there: Option<JobId>,
     here: Option<JobId>,
     jobs: Vec<JobId>,
@@ -231,7 +231,7 @@ struct Remembered {
     words: String,
 }
 
-impl Part {
+impl ReplayedPart {
     fn new(header: Header, core: Processor) -> Self {
         let newest = header.continues.as_ref().and_then(|before| before.last_job);
         Self {
@@ -240,7 +240,7 @@ impl Part {
             header,
             follower: Follower::new(core, newest),
             said: VecDeque::new(),
-            astray: None,
+            mismatch: None,
             at: Time::ZERO,
             input: "nothing yet".to_owned(),
             remembered: VecDeque::new(),
@@ -275,9 +275,9 @@ impl Part {
                         self.said.extend(outputs);
                     }
                     Followed::Unknown => {}
-                    Followed::Astray { taken, outputs, jobs } => {
+                    Followed::OtherJob { taken, outputs, jobs } => {
                         self.said.extend(outputs);
-                        self.astray = Some(Astray { there: entry.job, here: taken, jobs });
+                        self.mismatch = Some(JobMismatch { there: entry.job, here: taken, jobs });
                     }
                 }
                 Ok(())
@@ -300,7 +300,7 @@ impl Part {
             }
             Said::LeftOut(left_out) => {
                 replayed.left_out += left_out.inputs;
-                self.astray.take_if(|astray| astray.jobs.iter().all(|job| left_out.jobs.contains(job)));
+                self.mismatch.take_if(|mismatch| mismatch.jobs.iter().all(|job| left_out.jobs.contains(job)));
                 self.nothing_more(line, entry.n)?;
                 self.said.extend(self.follower.leave_out(&left_out));
                 Ok(())
@@ -315,7 +315,7 @@ impl Part {
             let job = job_of_output(said);
             return Err(self.difference(line, n, "says nothing more".to_owned(), out_in_words(said, None), job));
         }
-        if let Some(Astray { there, here, .. }) = self.astray {
+        if let Some(JobMismatch { there, here, .. }) = self.mismatch {
             let takes = |job: Option<JobId>| {
                 job.map_or_else(|| "nobody takes it".to_owned(), |job| format!("job {job} takes it"))
             };

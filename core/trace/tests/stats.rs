@@ -9,9 +9,9 @@ use transcript_trace::{
     Content, Reader, Recorder,
     stats::{End, Stats, What},
 };
-use world::{Call, Told, World, call, core, header, ms, play, record};
+use world::{Call, RecordedInput, TracedWorld, call, core, header, ms, play, record};
 
-fn stats(told: &[Told]) -> Stats {
+fn stats(told: &[RecordedInput]) -> Stats {
     let settings = Settings::default();
     Stats::read(Reader::new(&*record(Content::Redacted, &settings, told))).expect("the trace is whole")
 }
@@ -76,7 +76,7 @@ fn a_second_job_of_a_call_waits_for_the_first() {
 
 #[test]
 fn failures_are_counted_and_belong_to_their_phase() {
-    let mut world = World::new(core(&Settings::default()), &[call("s", ms(10))]);
+    let mut world = TracedWorld::new(core(&Settings::default()), &[call("s", ms(10))]);
     world.store_away = Some((ms(6_019), ms(30_000)));
     world.run();
     let stats = stats(&world.told);

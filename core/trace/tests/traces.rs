@@ -11,7 +11,7 @@ use transcript_trace::{
     cut::{Wanted, cut},
     replay::{Difference, Problem, Replayed, replay},
 };
-use world::{Call, Told, World, call, core, header, ms, play, record, segment, session, words};
+use world::{Call, RecordedInput, TracedWorld, call, core, header, ms, play, record, segment, session, words};
 
 fn settings() -> Settings {
     Settings { page_size: 2, ..Settings::default() }
@@ -93,7 +93,7 @@ fn a_missing_output_is_found_where_the_next_input_comes() {
 #[test]
 fn a_core_with_a_fault_differs_where_the_fault_shows() {
     let away = |calls: &[Call]| {
-        let mut world = World::new(core(&settings()), calls);
+        let mut world = TracedWorld::new(core(&settings()), calls);
         world.store_away = Some((ms(1_000), ms(30_000)));
         world.run();
         world.told
@@ -131,7 +131,7 @@ fn what_was_lost_is_counted_and_what_comes_after_replays() {
     let (kept, lost, after) = (&told[..until(1_000)], &told[until(1_000)..until(2_000)], &told[until(2_000)..]);
     let mut recorder =
         Recorder::new(vec![], header(Content::Redacted, &settings()), core(&settings())).expect("a vector");
-    let tell = |recorder: &mut Recorder<Vec<u8>>, told: &[Told]| {
+    let tell = |recorder: &mut Recorder<Vec<u8>>, told: &[RecordedInput]| {
         for (at, job, input) in told {
             recorder.record(*at, *job, input.clone()).expect("a vector takes everything");
         }
@@ -144,11 +144,12 @@ fn what_was_lost_is_counted_and_what_comes_after_replays() {
     let trace = std::mem::take(recorder.get_mut());
     let replayed = replayed(&trace).expect("it replays");
     assert_eq!(replayed.left_out, lost.len() as u64);
-    let begins =
-        |told: &[Told]| told.iter().filter(|(_, _, input)| matches!(input, Input::Delivered(_))).count() as u64;
+    let begins = |told: &[RecordedInput]| {
+        told.iter().filter(|(_, _, input)| matches!(input, Input::Delivered(_))).count() as u64
+    };
     assert_eq!(replayed.jobs, begins(kept) + begins(after));
     assert!(begins(after) > 0, "a job begins after the gap");
-    assert_eq!(recorder.astray(), 0);
+    assert_eq!(recorder.mismatches(), 0);
 }
 
 #[test]
@@ -158,7 +159,7 @@ fn a_trace_goes_on_in_another_file() {
     let (before, after) = told.split_at(told.partition_point(|(at, _, _)| *at < ms(2_000)));
     let mut recorder =
         Recorder::new(vec![], header(Content::Redacted, &settings()), core(&settings())).expect("a vector");
-    let tell = |recorder: &mut Recorder<Vec<u8>>, told: &[Told]| {
+    let tell = |recorder: &mut Recorder<Vec<u8>>, told: &[RecordedInput]| {
         for (at, job, input) in told {
             recorder.record(*at, *job, input.clone()).expect("a vector takes everything");
         }
@@ -191,7 +192,7 @@ fn one_session_is_cut_out_and_replays() {
             let wanted = Wanted { session_id: format!("s{n}"), conversation_id: Some("c".into()) };
             let mut piece = vec![];
             let report = cut(Reader::new(&*trace), &wanted, &mut piece).expect("it can be cut");
-            assert_eq!((report.parts, report.jobs, report.astray), (1, 1, 0));
+            assert_eq!((report.parts, report.jobs, report.mismatches), (1, 1, 0));
             let replayed = replayed(&piece).expect("the piece replays");
             assert_eq!(replayed.jobs, 1);
             let jobs = BTreeSet::from([n + 1]);
@@ -431,7 +432,7 @@ proptest! {
     #[test]
     fn whatever_happens_the_trace_replays_and_every_session_can_be_cut((calls, outage) in calls(), bytes in 0_u64..200) {
         let settings = Settings { max_bytes_in_flight: bytes, ..settings() };
-        let mut world = World::new(core(&settings), &calls);
+        let mut world = TracedWorld::new(core(&settings), &calls);
         world.store_away = outage.map(|(from, long)| (ms(from), ms(from + long)));
         world.run();
         let trace = record(Content::Kept, &settings, &world.told);
@@ -447,7 +448,7 @@ proptest! {
 
     #[test]
     fn without_their_words_calls_go_the_same_way((calls, outage) in calls()) {
-        let mut world = World::new(core(&settings()), &calls);
+        let mut world = TracedWorld::new(core(&settings()), &calls);
         world.store_away = outage.map(|(from, long)| (ms(from), ms(from + long)));
         world.run();
         let trace = record(Content::Redacted, &settings(), &world.told);
@@ -459,7 +460,7 @@ proptest! {
 /// The count of what failed is in the trace as it was.
 #[test]
 fn an_outage_is_in_the_trace() {
-    let mut world = World::new(core(&settings()), &[call("s", ms(10))]);
+    let mut world = TracedWorld::new(core(&settings()), &[call("s", ms(10))]);
     world.store_away = Some((ms(1_000), ms(30_000)));
     world.run();
     let failed = |input: &Input| matches!(input, Input::Reported { report: Report::Failed(failure), .. } if failure.kind == FailureKind::Unreachable);

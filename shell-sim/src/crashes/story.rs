@@ -246,7 +246,7 @@ pub(super) fn server(kind: Kind) -> Server {
 struct Reading<'a> {
     wanted: Option<&'a Wanted>,
     found: Option<Session>,
-    part: Option<Part>,
+    part: Option<StoryPart>,
     parts: u64,
     story: Loose,
 }
@@ -261,7 +261,7 @@ struct Loose {
 }
 
 /// The part that is being read.
-struct Part {
+struct StoryPart {
     header: Header,
     process: usize,
     at: Time,
@@ -275,7 +275,7 @@ struct Part {
 impl Reading<'_> {
     fn header(&mut self, header: Header) {
         self.parts += 1;
-        let goes_on = |part: &&mut Part| {
+        let goes_on = |part: &&mut StoryPart| {
             header.continues.is_some()
                 && part.header.processor == header.processor
                 && part.header.started_at == header.started_at
@@ -294,7 +294,7 @@ impl Reading<'_> {
             left_out: false,
         });
         let (jobs, perhaps, replies) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        self.part = Some(Part { header, process, at: Time::ZERO, jobs, perhaps, replies });
+        self.part = Some(StoryPart { header, process, at: Time::ZERO, jobs, perhaps, replies });
     }
 
     fn entry(&mut self, entry: Entry) -> Result<(), Unfit> {
@@ -482,7 +482,7 @@ impl Reading<'_> {
     }
 }
 
-impl Part {
+impl StoryPart {
     /// The time of the entry by the processor's calendar.
     fn wall(&self) -> i64 {
         micros(self.header.started_at).saturating_add(i64::try_from(self.at.as_micros()).unwrap_or(i64::MAX))

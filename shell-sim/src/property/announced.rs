@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jetstream_model::AckBody;
 use transcript_core::{
     Effect, Report, Time,
     contract::Announcement,
@@ -10,10 +11,9 @@ use transcript_core::{
 
 use super::Property;
 use crate::{
-    broker::AckBody,
     ledger::Ledger,
+    observation::Observation,
     plan::{Action, Fault},
-    seen::Seen,
 };
 
 /// When an ack comes to the broker, the call's summary is stored and announced, or its end was published again.
@@ -24,8 +24,8 @@ impl Property for AckOnlyAfterSummaryAndNotification {
         "AckOnlyAfterSummaryAndNotification"
     }
 
-    fn saw(&mut self, _: Time, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
-        let Seen::AckArrived { sequence, body: AckBody::Ack } = seen else { return Ok(()) };
+    fn saw(&mut self, _: Time, seen: &Observation<'_>, ledger: &Ledger) -> Result<(), String> {
+        let Observation::AckArrived { sequence, body: AckBody::Ack } = seen else { return Ok(()) };
         let end = ledger.ends.get(sequence).filter(|end| !end.handed_on);
         let Some(key) = end.and_then(|end| end.key.as_ref()) else { return Ok(()) };
         if !ledger.summaries.contains_key(key) {
@@ -46,7 +46,7 @@ impl Property for OneNotificationPerKeyWithinTheWindow {
         "OneNotificationPerKeyWithinTheWindow"
     }
 
-    fn saw(&mut self, now: Time, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
+    fn saw(&mut self, now: Time, seen: &Observation<'_>, ledger: &Ledger) -> Result<(), String> {
         let Some(key) = announced(seen) else { return Ok(()) };
         let times = ledger.notifications.get(&key).map(Vec::as_slice).unwrap_or_default();
         let [.., before, _] = times else { return Ok(()) };
@@ -59,8 +59,8 @@ impl Property for OneNotificationPerKeyWithinTheWindow {
 }
 
 /// The key of a first announcement that came to the stream.
-fn announced(seen: &Seen<'_>) -> Option<Key> {
-    let Seen::NotificationStored { announcement, notification, .. } = seen else { return None };
+fn announced(seen: &Observation<'_>) -> Option<Key> {
+    let Observation::NotificationStored { announcement, notification, .. } = seen else { return None };
     match announcement {
         Announcement::Processed | Announcement::ProcessedOnce => Some(notification.session.key()),
         Announcement::Revised { .. } => None,
@@ -91,19 +91,19 @@ impl Property for AMarkedSummaryIsNotAnnouncedAgain {
         "AMarkedSummaryIsNotAnnouncedAgain"
     }
 
-    fn saw(&mut self, _: Time, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
-        if let Seen::Started { processor, .. } = seen {
+    fn saw(&mut self, _: Time, seen: &Observation<'_>, ledger: &Ledger) -> Result<(), String> {
+        if let Observation::Started { processor, .. } = seen {
             *self.starts.entry(*processor).or_default() += 1;
             self.told.retain(|(of, _), _| of != processor);
         }
-        if let Seen::Fault(Fault { what: Action::Duplicate { .. }, .. }) = seen {
+        if let Observation::Fault(Fault { what: Action::Duplicate { .. }, .. }) = seen {
             self.twice = true;
         }
-        if let Seen::Reported { processor, id, report: Report::Saved(stored) } = seen {
+        if let Observation::Reported { processor, id, report: Report::Saved(stored) } = seen {
             let mark = if stored.notified.is_some() { Mark::There } else { Mark::Missing };
             self.told.insert((*processor, id.job), mark);
         }
-        if let Seen::Asked { processor, id, effect: Effect::Publish { key, announcement, .. } } = seen
+        if let Observation::Asked { processor, id, effect: Effect::Publish { key, announcement, .. } } = seen
             && !matches!(announcement, Announcement::Revised { .. })
         {
             if self.told.get(&(*processor, id.job)) == Some(&Mark::There) {
@@ -130,7 +130,7 @@ impl Property for AnnounceOnceKnowsNoTimeLimit {
         "AnnounceOnceKnowsNoTimeLimit"
     }
 
-    fn saw(&mut self, now: Time, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
+    fn saw(&mut self, now: Time, seen: &Observation<'_>, ledger: &Ledger) -> Result<(), String> {
         let Some(key) = announced(seen).filter(|_| ledger.plan.options.announce_once) else { return Ok(()) };
         let times = ledger.notifications.get(&key).map(Vec::as_slice).unwrap_or_default();
         let [.., before, _] = times else { return Ok(()) };
@@ -149,8 +149,8 @@ impl Property for ANotificationTellsAStoredSummary {
         "ANotificationTellsAStoredSummary"
     }
 
-    fn saw(&mut self, _: Time, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
-        let Seen::NotificationStored { notification, .. } = seen else { return Ok(()) };
+    fn saw(&mut self, _: Time, seen: &Observation<'_>, ledger: &Ledger) -> Result<(), String> {
+        let Observation::NotificationStored { notification, .. } = seen else { return Ok(()) };
         let key = notification.session.key();
         match ledger.summaries.get(&key) {
             None => Err(format!("{key} was announced and no such summary is stored")),

@@ -3,7 +3,7 @@
 use transcript_core::Time;
 
 use super::{Property, TheEnd};
-use crate::{ledger::Ledger, seen::Seen};
+use crate::{ledger::Ledger, observation::Observation};
 
 /// A wake-up that was served is not asked for again.
 pub(super) struct DeadlinesMove;
@@ -13,8 +13,8 @@ impl Property for DeadlinesMove {
         "DeadlinesMove"
     }
 
-    fn saw(&mut self, now: Time, seen: &Seen<'_>, _: &Ledger) -> Result<(), String> {
-        let Seen::Waits { served: Some(served), next: Some(next), .. } = seen else { return Ok(()) };
+    fn saw(&mut self, now: Time, seen: &Observation<'_>, _: &Ledger) -> Result<(), String> {
+        let Observation::Waits { served: Some(served), next: Some(next), .. } = seen else { return Ok(()) };
         if served == next {
             return Err(format!("{served:?} was served at {now:?} and is asked for again"));
         }
@@ -30,8 +30,8 @@ impl Property for MemoryStaysWithinBounds {
         "MemoryStaysWithinBounds"
     }
 
-    fn saw(&mut self, _: Time, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
-        let Seen::Waits { processor, jobs, overflowed, .. } = seen else { return Ok(()) };
+    fn saw(&mut self, _: Time, seen: &Observation<'_>, ledger: &Ledger) -> Result<(), String> {
+        let Observation::Waits { processor, jobs, overflowed, .. } = seen else { return Ok(()) };
         // A pull that was served just before its connection broke may come on top of the next one.
         let stale = if ledger.plan.options.revise { ledger.promises.max_in_flight } else { 0 };
         let most = ledger.promises.max_in_flight * 2 + ledger.given_up + stale;
@@ -61,8 +61,8 @@ impl Property for BytesInFlightStayWithinBounds {
         "BytesInFlightStayWithinBounds"
     }
 
-    fn saw(&mut self, _: Time, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
-        let Seen::Waits { processor, jobs, bytes, .. } = seen else { return Ok(()) };
+    fn saw(&mut self, _: Time, seen: &Observation<'_>, ledger: &Ledger) -> Result<(), String> {
+        let Observation::Waits { processor, jobs, bytes, .. } = seen else { return Ok(()) };
         let Some(bound) = ledger.plan.options.max_bytes_in_flight else { return Ok(()) };
         let page = ledger.longest_call.clamp(1, ledger.promises.page_size.into());
         let most = bound + page * SEGMENT_BYTES * 2;

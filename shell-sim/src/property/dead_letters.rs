@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use jetstream_model::AckSubject;
 use transcript_core::{Acknowledgement, Effect, Time, contract::REASON_HEADER, ids::JobId};
 
 use super::Property;
 use crate::{
-    broker::AckSubject,
     ledger::Ledger,
-    seen::{Cause, Seen},
+    observation::{Cause, Observation},
 };
 
 /// A dead letter is about a call that MongoDB refuses, a message that used up its deliveries by faults, or a payload that
@@ -21,15 +21,14 @@ impl Property for ADeadLetterHasACause {
         "ADeadLetterHasACause"
     }
 
-    fn saw(&mut self, now: Time, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
-        let Seen::DeadLetterStored { message, of } = seen else { return Ok(()) };
+    fn saw(&mut self, now: Time, seen: &Observation<'_>, ledger: &Ledger) -> Result<(), String> {
+        let Observation::DeadLetterStored { message, of } = seen else { return Ok(()) };
         let mut earlier = ledger.dead_letters.iter().filter(|it| it.of == *of && it.sequence != message.sequence);
         if earlier.any(|dead_letter| now < ledger.promises.only_until(dead_letter.at) && !dead_letter.purged) {
             return Err(format!("message {of} has two dead letters"));
         }
         let Some(end) = ledger.ends.get(of) else { return Err(format!("a dead letter about {of}, which is no end")) };
-        let headers = message.headers.other.iter();
-        let reason = headers.clone().find(|(name, _)| **name == *REASON_HEADER).map_or("", |(_, value)| value);
+        let reason = message.headers.get(REASON_HEADER).unwrap_or_default();
         let refused = end.key.as_ref().is_some_and(|key| ledger.is_refused(key));
         let last = end.attempts.len().checked_sub(1);
         let gave_up = last.is_some_and(|last| ledger.explains(&end.attempts, last, now));
@@ -58,15 +57,15 @@ impl Property for ADrainGivesBackFirstDeliveriesOnly {
         "ADrainGivesBackFirstDeliveriesOnly"
     }
 
-    fn saw(&mut self, _: Time, seen: &Seen<'_>, _: &Ledger) -> Result<(), String> {
-        if let Seen::Ended { processor, .. } = seen {
+    fn saw(&mut self, _: Time, seen: &Observation<'_>, _: &Ledger) -> Result<(), String> {
+        if let Observation::Ended { processor, .. } = seen {
             self.draining.remove(processor);
             self.tried.retain(|(by, _)| by != processor);
         }
-        if let Seen::Disturbed { processor: Some(processor), cause: Cause::Rollout, .. } = seen {
+        if let Observation::Disturbed { processor: Some(processor), cause: Cause::Rollout, .. } = seen {
             self.draining.insert(*processor);
         }
-        let Seen::Asked { processor, id, effect } = seen else { return Ok(()) };
+        let Observation::Asked { processor, id, effect } = seen else { return Ok(()) };
         if !self.draining.contains(processor) {
             return Ok(());
         }

@@ -6,14 +6,14 @@ use std::{
     time::Duration,
 };
 
+use jetstream_model::{AckBody, AckSubject};
 use transcript_core::{Acknowledgement, Effect, Time, ids::JobId};
 
 use super::{Property, TheEnd};
 use crate::{
-    broker::{AckBody, AckSubject},
     ledger::{Exhaustion, Ledger, Origin},
+    observation::{Fate, Observation},
     plan::millis,
-    seen::{Fate, Seen},
 };
 
 /// Every further delivery of a message follows a fault that explains it.
@@ -24,10 +24,10 @@ impl Property for EveryRedeliveryHasACause {
         "EveryRedeliveryHasACause"
     }
 
-    fn saw(&mut self, now: Time, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
-        let (sequence, before) = if let Seen::Sent { sequence, .. } = seen {
+    fn saw(&mut self, now: Time, seen: &Observation<'_>, ledger: &Ledger) -> Result<(), String> {
+        let (sequence, before) = if let Observation::Sent { sequence, .. } = seen {
             (*sequence, 2)
-        } else if let Seen::GivenUp { sequence } = seen {
+        } else if let Observation::GivenUp { sequence } = seen {
             (*sequence, 1)
         } else {
             return Ok(());
@@ -58,20 +58,20 @@ impl Property for NobodyGetsBackWhatItGaveBack {
         "NobodyGetsBackWhatItGaveBack"
     }
 
-    fn saw(&mut self, _: Time, seen: &Seen<'_>, _: &Ledger) -> Result<(), String> {
-        if let Seen::Ended { processor, .. } = seen {
+    fn saw(&mut self, _: Time, seen: &Observation<'_>, _: &Ledger) -> Result<(), String> {
+        if let Observation::Ended { processor, .. } = seen {
             self.said.retain(|(by, _)| by != processor);
             self.given_back.retain(|(by, _)| by != processor);
         }
-        if let Seen::Asked { processor, effect: Effect::Acknowledge { reply, acknowledgement, .. }, .. } = seen
+        if let Observation::Asked { processor, effect: Effect::Acknowledge { reply, acknowledgement, .. }, .. } = seen
             && matches!(acknowledgement, Acknowledgement::Nak { delay, .. } if delay.is_zero())
         {
             self.said.insert((*processor, sequence(reply)));
         }
-        if let Seen::AckArrived { sequence, body: AckBody::Nak(None) } = seen {
+        if let Observation::AckArrived { sequence, body: AckBody::Nak(None) } = seen {
             self.given_back.extend(self.said.iter().filter(|(_, said)| said == sequence));
         }
-        let Seen::Sent { processor, sequence, fate: Fate::UnderWay, .. } = seen else { return Ok(()) };
+        let Observation::Sent { processor, sequence, fate: Fate::UnderWay, .. } = seen else { return Ok(()) };
         if self.given_back.contains(&(*processor, *sequence)) {
             return Err(format!("processor {processor} gave message {sequence} back and gets it again"));
         }
@@ -135,20 +135,20 @@ impl Property for HeartbeatWhileAlive {
         "HeartbeatWhileAlive"
     }
 
-    fn saw(&mut self, now: Time, seen: &Seen<'_>, _: &Ledger) -> Result<(), String> {
-        if let Seen::Started { processor, heartbeat } = seen {
+    fn saw(&mut self, now: Time, seen: &Observation<'_>, _: &Ledger) -> Result<(), String> {
+        if let Observation::Started { processor, heartbeat } = seen {
             self.heartbeats.insert(*processor, *heartbeat + Duration::from_millis(1));
         }
-        if let Seen::Ended { processor, .. } = seen {
+        if let Observation::Ended { processor, .. } = seen {
             self.held.remove(processor);
         }
-        if let Seen::Thawed { processor } = seen {
+        if let Observation::Thawed { processor } = seen {
             self.held.entry(*processor).or_default().sign_all(now);
         }
-        if let Seen::Arrived { processor, reply } = seen {
+        if let Observation::Arrived { processor, reply } = seen {
             self.held.entry(*processor).or_default().sign(sequence(reply), now);
         }
-        if let Seen::InProgress { processor, reply } = seen {
+        if let Observation::InProgress { processor, reply } = seen {
             let held = self.held.entry(*processor).or_default();
             held.overdue(now, self.heartbeats.get(processor).copied().unwrap_or(Duration::MAX))?;
             let message = sequence(reply);
@@ -156,7 +156,7 @@ impl Property for HeartbeatWhileAlive {
                 held.sign(message, now);
             }
         }
-        if let Seen::Asked { processor, effect, .. } = seen {
+        if let Observation::Asked { processor, effect, .. } = seen {
             let held = self.held.entry(*processor).or_default();
             held.overdue(now, self.heartbeats.get(processor).copied().unwrap_or(Duration::MAX))?;
             if let Effect::Acknowledge { reply, .. } = effect {
@@ -182,17 +182,17 @@ impl Property for OneJobAMessage {
         "OneJobAMessage"
     }
 
-    fn saw(&mut self, _: Time, seen: &Seen<'_>, _: &Ledger) -> Result<(), String> {
+    fn saw(&mut self, _: Time, seen: &Observation<'_>, _: &Ledger) -> Result<(), String> {
         self.steps += 1;
-        if let Seen::Ended { processor, .. } = seen {
+        if let Observation::Ended { processor, .. } = seen {
             self.delivered.retain(|(to, _), _| to != processor);
             self.spoken.retain(|(by, _), _| by != processor);
         }
-        if let Seen::Delivered { processor, delivery } = seen {
+        if let Observation::Delivered { processor, delivery } = seen {
             self.delivered.insert((*processor, Arc::clone(&delivery.reply)), self.steps);
         }
         // Where there is no key nobody works.
-        let Seen::Asked { processor, id, effect: Effect::Acknowledge { reply, key: Some(_), .. } } = seen else {
+        let Observation::Asked { processor, id, effect: Effect::Acknowledge { reply, key: Some(_), .. } } = seen else {
             return Ok(());
         };
         let message = sequence(reply);
@@ -226,8 +226,8 @@ impl Property for OnlyTheImpossibleIsTerminated {
         "OnlyTheImpossibleIsTerminated"
     }
 
-    fn saw(&mut self, _: Time, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
-        let Seen::AckArrived { sequence, body } = seen else { return Ok(()) };
+    fn saw(&mut self, _: Time, seen: &Observation<'_>, ledger: &Ledger) -> Result<(), String> {
+        let Observation::AckArrived { sequence, body } = seen else { return Ok(()) };
         let Some(end) = ledger.ends.get(sequence) else { return Ok(()) };
         match (body, &end.key) {
             (AckBody::Term(Some(_)), Some(_)) => {
@@ -256,7 +256,7 @@ impl Property for EverySessionEndsOnceFaultsStop {
         "EverySessionEndsOnceFaultsStop"
     }
 
-    fn saw(&mut self, _: Time, _: &Seen<'_>, _: &Ledger) -> Result<(), String> {
+    fn saw(&mut self, _: Time, _: &Observation<'_>, _: &Ledger) -> Result<(), String> {
         Ok(())
     }
 

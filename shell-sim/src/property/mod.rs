@@ -35,7 +35,7 @@ mod summarised;
 
 use transcript_core::{Time, ids::Key};
 
-use crate::{ledger::Ledger, seen::Seen};
+use crate::{ledger::Ledger, observation::Observation};
 
 /// A promise that is checked as the run goes and at its end.
 pub(crate) trait Property {
@@ -43,7 +43,7 @@ pub(crate) trait Property {
     fn name(&self) -> &'static str;
 
     /// Looks at what happened, after the ledger has it; an error says how the promise is broken.
-    fn saw(&mut self, now: Time, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String>;
+    fn saw(&mut self, now: Time, seen: &Observation<'_>, ledger: &Ledger) -> Result<(), String>;
 
     /// Looks at the world when it has come to rest, or should have.
     fn at_end(&mut self, now: Time, ledger: &Ledger, end: &TheEnd) -> Result<(), String> {

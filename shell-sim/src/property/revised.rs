@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use transcript_core::{Time, contract::Announcement, ids::Key};
 
 use super::{Property, TheEnd};
-use crate::{ledger::Ledger, seen::Seen};
+use crate::{ledger::Ledger, observation::Observation};
 
 /// An announced summary is replaced only by one of more segments, which is the next revision and keeps its marks.
 pub(super) struct AMarkedSummaryStaysUntilItIsStale;
@@ -15,8 +15,8 @@ impl Property for AMarkedSummaryStaysUntilItIsStale {
         "AMarkedSummaryStaysUntilItIsStale"
     }
 
-    fn saw(&mut self, _: Time, seen: &Seen<'_>, _: &Ledger) -> Result<(), String> {
-        let Seen::Saved { key, before: Some(before), after } = seen else { return Ok(()) };
+    fn saw(&mut self, _: Time, seen: &Observation<'_>, _: &Ledger) -> Result<(), String> {
+        let Observation::Saved { key, before: Some(before), after } = seen else { return Ok(()) };
         if before.notified.is_none() {
             let first = after.revision == 1 && after.revised.is_none();
             return if first {
@@ -50,15 +50,16 @@ impl Property for ARevisionIsAnnouncedOnce {
         "ARevisionIsAnnouncedOnce"
     }
 
-    fn saw(&mut self, now: Time, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
-        if let Seen::Saved { key, after, .. } = seen {
+    fn saw(&mut self, now: Time, seen: &Observation<'_>, ledger: &Ledger) -> Result<(), String> {
+        if let Observation::Saved { key, after, .. } = seen {
             self.stored.insert((*key).clone(), after.revision);
         }
-        if let Seen::Marked { key, announcement: Announcement::Revised { revision } } = seen {
+        if let Observation::Marked { key, announcement: Announcement::Revised { revision } } = seen {
             let marked = self.marked.entry((*key).clone()).or_default();
             *marked = (*marked).max(*revision);
         }
-        let Seen::NotificationStored { announcement: Announcement::Revised { revision }, notification, .. } = seen
+        let Observation::NotificationStored { announcement: Announcement::Revised { revision }, notification, .. } =
+            seen
         else {
             return Ok(());
         };
@@ -85,7 +86,7 @@ impl Property for EveryStaleSummaryIsRevised {
         "EveryStaleSummaryIsRevised"
     }
 
-    fn saw(&mut self, _: Time, _: &Seen<'_>, _: &Ledger) -> Result<(), String> {
+    fn saw(&mut self, _: Time, _: &Observation<'_>, _: &Ledger) -> Result<(), String> {
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use transcript_core::{
 };
 
 use super::Property;
-use crate::{ledger::Ledger, seen::Seen, store::Document};
+use crate::{ledger::Ledger, observation::Observation, store::Document};
 
 /// No save leaves fewer segments than were stored, or takes a mark away; and nothing that was answered is lost.
 #[derive(Default)]
@@ -22,8 +22,8 @@ impl Property for SummaryNeverGoesBack {
         "SummaryNeverGoesBack"
     }
 
-    fn saw(&mut self, _: Time, seen: &Seen<'_>, _: &Ledger) -> Result<(), String> {
-        let Seen::Saved { key, before, after } = seen else { return Ok(()) };
+    fn saw(&mut self, _: Time, seen: &Observation<'_>, _: &Ledger) -> Result<(), String> {
+        let Observation::Saved { key, before, after } = seen else { return Ok(()) };
         let known = self.stored.insert((*key).clone(), after.stored());
         let before = before.map(Document::stored);
         for earlier in [known, before].into_iter().flatten() {
@@ -47,8 +47,8 @@ impl Property for CompleteIsTrueOnlyWhenItIs {
         "CompleteIsTrueOnlyWhenItIs"
     }
 
-    fn saw(&mut self, _: Time, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
-        let Seen::Saved { key, after, .. } = seen else { return Ok(()) };
+    fn saw(&mut self, _: Time, seen: &Observation<'_>, ledger: &Ledger) -> Result<(), String> {
+        let Observation::Saved { key, after, .. } = seen else { return Ok(()) };
         let summary = &after.summary;
         let complete = summary.segments >= summary.published_segments;
         if summary.complete != complete {
@@ -75,14 +75,14 @@ impl Property for SummaryIsWhatItsSegmentsGive {
         "SummaryIsWhatItsSegmentsGive"
     }
 
-    fn saw(&mut self, _: Time, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
-        if let Seen::Ended { processor, .. } = seen {
+    fn saw(&mut self, _: Time, seen: &Observation<'_>, ledger: &Ledger) -> Result<(), String> {
+        if let Observation::Ended { processor, .. } = seen {
             self.loaded.retain(|(of, _), _| of != processor);
         }
-        if let Seen::Reported { .. } = seen {
+        if let Observation::Reported { .. } = seen {
             self.before = None;
         }
-        if let Seen::Reported { processor, id, report: Report::Loaded(page) } = seen {
+        if let Observation::Reported { processor, id, report: Report::Loaded(page) } = seen {
             let limits = ledger.plan.options.core().limits;
             let job = (*processor, id.job);
             let empty = self.empty.get_or_insert_with(|| Summarizer::new(limits));
@@ -92,12 +92,12 @@ impl Property for SummaryIsWhatItsSegmentsGive {
                 summarizer.push(segment);
             }
         }
-        if let Seen::Ignored { processor, id } = seen
+        if let Observation::Ignored { processor, id } = seen
             && let Some((job, summarizer)) = self.before.take_if(|(job, _)| *job == (*processor, id.job))
         {
             self.loaded.insert(job, summarizer);
         }
-        let Seen::Asked { processor, id, effect: Effect::Save { summary } } = seen else { return Ok(()) };
+        let Observation::Asked { processor, id, effect: Effect::Save { summary } } = seen else { return Ok(()) };
         let Some(summarizer) = self.loaded.remove(&(*processor, id.job)) else { return Ok(()) };
         let given = summarizer.finish(&summary.session, summary.published_segments, summary.updated_at);
         let same = given.segments == summary.segments
@@ -120,8 +120,8 @@ impl Property for WhatCameInTheQuietPeriodIsCounted {
         "WhatCameInTheQuietPeriodIsCounted"
     }
 
-    fn saw(&mut self, _: Time, seen: &Seen<'_>, ledger: &Ledger) -> Result<(), String> {
-        let Seen::Saved { key, after, .. } = seen else { return Ok(()) };
+    fn saw(&mut self, _: Time, seen: &Observation<'_>, ledger: &Ledger) -> Result<(), String> {
+        let Observation::Saved { key, after, .. } = seen else { return Ok(()) };
         let options = &ledger.plan.options;
         if options.skews_ms.iter().any(|skew| *skew != 0) {
             return Ok(());

@@ -2,6 +2,7 @@
 
 use std::{rc::Rc, sync::Arc, time::Duration};
 
+use jetstream_model::{ApiCall, Headers, Input, PurgeScope, Request};
 use transcript_core::contract::{CONSUMER, REDRIVE_OF_HEADER, SESSION_ENDED_SUBJECT, TRANSCRIPTION_STREAM, redrive_id};
 
 use super::{
@@ -9,10 +10,9 @@ use super::{
     transcriber::{broker_is_up, publish_end},
 };
 use crate::{
-    broker::{ApiCall, Headers, Input, PurgeScope, Request},
     ledger::Origin,
+    observation::Observation,
     plan::{Chore, Task, at_ms},
-    seen::Seen,
 };
 
 /// How long deliveries can come to nothing because a chore went on beside them.
@@ -34,15 +34,14 @@ pub(super) async fn wait_and_do(world: Rc<World>, chore: Chore) {
 
 /// Every dead letter in the stream becomes an end again, once for as long as its id is remembered.
 fn redrive(world: &World) {
-    world.saw(&Seen::Chore(Task::Redrive));
+    world.saw(&Observation::Chore(Task::Redrive));
     let dead_letters: Vec<(u64, Arc<[u8]>)> = {
         let watch = world.watch.borrow();
         let kept = watch.ledger.dead_letters.iter().filter(|dead_letter| !dead_letter.purged);
         kept.map(|dead_letter| (dead_letter.sequence, Arc::clone(&dead_letter.payload))).collect()
     };
     for (sequence, payload) in dead_letters {
-        let other = vec![(REDRIVE_OF_HEADER.into(), sequence.to_string().into())];
-        let headers = Headers { msg_id: Some(redrive_id(sequence).into()), other, ..Headers::default() };
+        let headers = Headers::id(redrive_id(sequence)).with(REDRIVE_OF_HEADER, sequence.to_string());
         let request = Request::Publish { reply: None, subject: SESSION_ENDED_SUBJECT.into(), headers, payload };
         nats::handle(world, Input::Request(request), None, false);
     }
@@ -51,21 +50,21 @@ fn redrive(world: &World) {
 /// What is under way goes on beside what is delivered anew, and its belated words are taken for the new deliveries.
 fn reset(world: &World) {
     operator::disturb(world, None, AFTERMATH);
-    world.saw(&Seen::Chore(Task::ResetConsumer));
+    world.saw(&Observation::Chore(Task::ResetConsumer));
     let (stream, consumer) = (TRANSCRIPTION_STREAM.into(), CONSUMER.into());
     world.call(ApiCall::ResetConsumer { stream, consumer, sequence: Some(1) });
 }
 
 fn purge_and_restart(world: &World) {
     operator::disturb(world, None, AFTERMATH);
-    world.saw(&Seen::Chore(Task::PurgeAndRestart));
+    world.saw(&Observation::Chore(Task::PurgeAndRestart));
     world.call(ApiCall::Purge { stream: TRANSCRIPTION_STREAM.into(), scope: PurgeScope::All });
     nats::handle(world, Input::Terminate, None, false);
     nats::handle(world, Input::Start, None, false);
 }
 
 fn publish_again(world: &World) {
-    world.saw(&Seen::Chore(Task::PublishAgain));
+    world.saw(&Observation::Chore(Task::PublishAgain));
     let published: Vec<(usize, usize)> = {
         let watch = world.watch.borrow();
         let ends = watch.ledger.ends.values().filter_map(|end| match end.origin {
@@ -77,7 +76,7 @@ fn publish_again(world: &World) {
     for (number, end) in published {
         let Some(call) = world.plan.calls.get(number) else { continue };
         let sequence = world.nats.model.borrow().last_sequence(TRANSCRIPTION_STREAM) + 1;
-        world.saw(&Seen::EndRestored { call: number, end, sequence });
+        world.saw(&Observation::EndRestored { call: number, end, sequence });
         publish_end(world, call, end);
     }
 }

@@ -22,6 +22,9 @@ use std::{
     time::Duration,
 };
 
+use jetstream_model::{
+    ApiCall, Broker, ClientId, ConsumerAction, ConsumerConfig, Inbox, Input, Request, StreamConfig, Tuning,
+};
 use smol::LocalExecutor;
 use transcript_core::{
     Time, WallTime,
@@ -42,14 +45,13 @@ use self::{
     watch::Watch,
 };
 use crate::{
-    broker::{ApiCall, Broker, ClientId, ConsumerAction, ConsumerConfig, Inbox, Input, Request, StreamConfig, Tuning},
     bug::Bug,
     ledger::Exhaustion,
+    observation::{Ending, Observation},
     plan::{Options, Plan, Trigger, at_ms, millis},
     property::TheEnd,
     rng::Rng,
     runtime::Clock,
-    seen::{Ending, Seen},
 };
 
 /// The servers' calendar at the start of a world, in milliseconds since the Unix epoch.
@@ -213,7 +215,7 @@ enum Taping {
 impl World {
     fn new(plan: &Plan, recording: Recording, taping: Taping) -> Rc<Self> {
         let plan = Rc::new(plan.clone());
-        let broker = Broker::new(WallTime::from_millis(EPOCH_MS), Tuning::default());
+        let broker = Broker::new(EPOCH_MS, Tuning::default());
         Rc::new(Self {
             clock: Rc::default(),
             nats: Nats::new(broker, plan.processors),
@@ -476,7 +478,7 @@ impl World {
             process.frozen = 0;
             process.doomed = false;
         }
-        self.saw(&Seen::Started { processor, heartbeat: millis(self.settings.borrow().ack_wait_ms) / 3 });
+        self.saw(&Observation::Started { processor, heartbeat: millis(self.settings.borrow().ack_wait_ms) / 3 });
         let handles = shell::start(self, processor);
         process.borrow_mut().handles = Some(handles);
     }
@@ -493,7 +495,7 @@ impl World {
             (process.handles.take(), process.restart_after.take())
         };
         self.somebody_is_doomed.set(true);
-        self.saw(&Seen::Ended { processor, how });
+        self.saw(&Observation::Ended { processor, how });
         if let Some(handles) = handles {
             if let Some(connection) = handles.nats.connection() {
                 connection.down.cut();
@@ -516,7 +518,7 @@ impl World {
         self.processes.get(processor).is_some_and(|process| process.borrow().doomed)
     }
 
-    pub(crate) fn saw(&self, seen: &Seen<'_>) {
+    pub(crate) fn saw(&self, seen: &Observation<'_>) {
         if let Some(tape) = &self.tape {
             tape.borrow_mut().saw(self.clock.now(), seen, &self.watch.borrow().ledger);
         }

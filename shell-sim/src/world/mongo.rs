@@ -7,9 +7,9 @@ use transcript_core::{WallTime, ids::Key};
 use super::{World, faults::Point, link::Link, nats::Known};
 use crate::{
     bug::Bug,
+    observation::Observation,
     plan::{Moment, Plan, Server, Verdict, millis},
     runtime::Slot,
-    seen::Seen,
     store::{Answer, Command, Document, Fate, Store, StoreError},
 };
 
@@ -99,7 +99,7 @@ pub(super) fn miss_segments(world: &World) {
         known.filter(|(_, id)| !store.has_segment(id)).map(|(of, id)| (Arc::clone(of), id.clone())).collect()
     };
     for (session, id) in &lost {
-        world.saw(&Seen::SegmentLost { session, id });
+        world.saw(&Observation::SegmentLost { session, id });
     }
 }
 
@@ -162,11 +162,11 @@ fn perform(world: &World, command: Command, fate: Fate) -> Result<Answer, StoreE
     if let Some(key) = saved.filter(|_| done) {
         let after = store.borrow().summary(&key).cloned();
         if let Some(after) = after {
-            world.saw(&Seen::Saved { key: &key, before: before.as_ref(), after: &after });
+            world.saw(&Observation::Saved { key: &key, before: before.as_ref(), after: &after });
         }
     }
     if let Some((key, announcement)) = marked.filter(|(key, _)| done && store.borrow().summary(key).is_some()) {
-        world.saw(&Seen::Marked { key: &key, announcement });
+        world.saw(&Observation::Marked { key: &key, announcement });
     }
     answer.map(|answer| if world.has_bug(Bug::StalePage) { stale(world, answer) } else { answer })
 }

@@ -8,6 +8,10 @@ use std::{
     time::Duration,
 };
 
+use jetstream_model::{
+    AckBody, AdvisoryKind, ApiCall, Broker, ClientId, Event, Headers, Inbox, Input, Message, Pull, Request,
+    StoredMessage, Which,
+};
 use serde::Deserialize;
 use smol::future;
 use transcript_core::{
@@ -20,13 +24,9 @@ use transcript_core::{
 
 use super::{World, faults::Point, link::Link, operator};
 use crate::{
-    broker::{
-        AckBody, AdvisoryKind, ApiCall, Broker, ClientId, Event, Headers, Inbox, Input, Message, Pull, Request,
-        StoredMessage, Which,
-    },
+    observation::{Fate, Observation},
     plan::{Moment, Server},
     runtime::{Bell, Queue, Slot},
-    seen::{Fate, Seen},
 };
 
 /// How long a client goes on with a connection that is dead: three pings of one second.
@@ -92,6 +92,11 @@ impl Nats {
         self.connections.take();
     }
 
+    /// When the model does something by itself.
+    fn next_deadline(&self) -> Option<Time> {
+        self.model.borrow().next_deadline().map(|due| Time::ZERO.after(due))
+    }
+
     fn accepts(&self, processor: usize) -> bool {
         let blocked = self.unreachable.borrow().get(processor).is_some_and(|count| *count > 0);
         self.model.borrow().is_up() && !blocked
@@ -107,14 +112,14 @@ impl Nats {
 pub(super) async fn timers(world: Rc<World>) {
     let nats = &world.nats;
     loop {
-        let due = nats.model.borrow().next_deadline();
+        let due = nats.next_deadline();
         nats.sleeps_until.set(due);
         match due {
             Some(at) if at <= world.clock.now() => {
                 let now = world.clock.now();
                 tune(&world);
                 deliver(&world, None, false);
-                if nats.model.borrow().next_deadline().is_some_and(|next| next <= now) {
+                if nats.next_deadline().is_some_and(|next| next <= now) {
                     return world.fail("DeadlinesMove", format!("the broker's deadline {at:?} does not move"));
                 }
             }
@@ -129,7 +134,7 @@ pub(super) fn handle(world: &World, input: Input, from: Option<ClientId>, lose_a
     let now = world.clock.now();
     let published = match &input {
         Input::Request(Request::Ack { subject, body, .. }) => {
-            world.saw(&Seen::AckArrived { sequence: subject.stream_seq, body });
+            world.saw(&Observation::AckArrived { sequence: subject.stream_seq, body });
             None
         }
         Input::Request(Request::Publish { subject, headers, payload, .. }) => {
@@ -146,17 +151,17 @@ pub(super) fn handle(world: &World, input: Input, from: Option<ClientId>, lose_a
         | Input::Start => None,
     };
     tune(world);
-    world.nats.model.borrow_mut().handle(now, input);
+    world.nats.model.borrow_mut().handle(now.since(Time::ZERO), input);
     if let Some((before, (subject, headers, payload))) = published {
         let sequence = world.nats.model.borrow().last_sequence(TRANSCRIPTION_STREAM);
         if sequence > before {
-            let stored_at = world.calendar();
-            saw_stored(world, &StoredMessage { subject, sequence, headers, payload, stored_at });
+            let stored_at_nanos = world.calendar().as_millis() * 1_000_000;
+            saw_stored(world, &StoredMessage { subject, sequence, headers, payload, stored_at_nanos });
         }
     }
     deliver(world, from, lose_answer);
     let nats = &world.nats;
-    let next = nats.model.borrow().next_deadline();
+    let next = nats.next_deadline();
     if next.is_some_and(|next| nats.sleeps_until.get().is_none_or(|until| next < until)) {
         nats.earlier.put(());
     }
@@ -165,16 +170,13 @@ pub(super) fn handle(world: &World, input: Input, from: Option<ClientId>, lose_a
 /// What was stored, as the checks see it. The ends that transcribers publish are seen where they do.
 fn saw_stored(world: &World, message: &StoredMessage) {
     let StoredMessage { subject, sequence, headers, payload, .. } = message;
-    let number = |name: &str| {
-        let (_, value) = headers.other.iter().find(|(header, _)| **header == *name)?;
-        value.parse().ok()
-    };
+    let number = |name: &str| headers.get(name)?.parse().ok();
     if **subject == *DEAD_LETTER_SUBJECT {
         let of = number(STREAM_SEQUENCE_HEADER).expect("a dead letter names its message");
-        world.saw(&Seen::DeadLetterStored { message, of });
+        world.saw(&Observation::DeadLetterStored { message, of });
     } else if **subject == *SESSION_ENDED_SUBJECT {
         if let Some(of) = number(REDRIVE_OF_HEADER) {
-            world.saw(&Seen::EndRedriven { message, of });
+            world.saw(&Observation::EndRedriven { message, of });
         }
     } else if **subject == *REVISED_SUBJECT || subject.starts_with(PROCESSED_SUBJECT) {
         let notification: Notification = serde_json::from_slice(payload).expect("the shell writes its contract");
@@ -183,7 +185,7 @@ fn saw_stored(world: &World, message: &StoredMessage) {
             None if **subject == *PROCESSED_SUBJECT => Announcement::Processed,
             None => Announcement::ProcessedOnce,
         };
-        world.saw(&Seen::NotificationStored { sequence: *sequence, announcement, notification: &notification });
+        world.saw(&Observation::NotificationStored { sequence: *sequence, announcement, notification: &notification });
     }
 }
 
@@ -195,7 +197,7 @@ fn tune(world: &World) {
 
 fn deliver(world: &World, from: Option<ClientId>, lose_answer: bool) {
     loop {
-        let event = world.nats.model.borrow_mut().poll(world.clock.now());
+        let event = world.nats.model.borrow_mut().poll(world.clock.now().since(Time::ZERO));
         match event {
             Some(Event::Send { to, message }) => send(world, to, message, lose_answer && from == Some(to.client)),
             Some(Event::Closed(client)) => {
@@ -207,7 +209,7 @@ fn deliver(world: &World, from: Option<ClientId>, lose_answer: bool) {
             }
             Some(Event::Advisory(advisory)) => {
                 if advisory.kind == AdvisoryKind::MaxDeliveries {
-                    world.saw(&Seen::GivenUp { sequence: advisory.stream_seq });
+                    world.saw(&Observation::GivenUp { sequence: advisory.stream_seq });
                     world.given_up.set(Some(world.clock.now()));
                 }
             }
@@ -223,12 +225,12 @@ fn send(world: &World, to: Inbox, message: Message, lost: bool) {
     if let Message::Core { payload, .. } = &message
         && let Some(MaxDeliver { stream_seq: sequence, .. }) = MaxDeliver::read(payload)
     {
-        world.saw(&Seen::Told { processor: connection.processor, sequence, fate });
+        world.saw(&Observation::AdvisoryReceiver { processor: connection.processor, sequence, fate });
     }
     if let Message::Delivery(delivery) = &message {
         let (processor, sequence, attempt) =
             (connection.processor, delivery.message.sequence, delivery.reply.deliveries);
-        world.saw(&Seen::Sent { processor, sequence, attempt, fate });
+        world.saw(&Observation::Sent { processor, sequence, attempt, fate });
     }
     if fate == Fate::UnderWay {
         connection.down.send(world.clock.now(), world.delay(), Down::Message(to.token, Box::new(message)));

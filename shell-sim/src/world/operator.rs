@@ -2,6 +2,7 @@
 
 use std::{rc::Rc, time::Duration};
 
+use jetstream_model::{self as broker, AckBody, ClientId, Request};
 use transcript_core::{Input, Time};
 
 use super::{
@@ -11,9 +12,8 @@ use super::{
     nats::{CLIENT_NOTICES, Known},
 };
 use crate::{
-    broker::{self, AckBody, ClientId, Request},
+    observation::{Cause, Ending, Observation},
     plan::{Action, Direction, Server, StoreFault, at_ms, millis},
-    seen::{Cause, Ending, Seen},
     store::{Fate, StoreError},
 };
 
@@ -40,7 +40,7 @@ pub(super) async fn wait_and_act(world: Rc<World>, number: usize, at: Time) {
 pub(super) fn act(world: &Rc<World>, number: usize, twist: &mut Twist) {
     let plan = Rc::clone(&world.plan);
     let Some(fault) = plan.faults.get(number) else { return };
-    world.saw(&Seen::Fault(fault));
+    world.saw(&Observation::Fault(fault));
     world.happened(number);
     match &fault.what {
         Action::Kill { processor, outage_ms } => kill(world, *processor, span(world, *outage_ms)),
@@ -147,7 +147,7 @@ pub(super) fn disturb(world: &World, processor: Option<usize>, span: Duration) {
 
 fn disturb_by(world: &World, cause: Cause, processor: Option<usize>, span: Duration) {
     let from = world.clock.now();
-    world.saw(&Seen::Disturbed { processor, from, until: from.after(span), cause });
+    world.saw(&Observation::Disturbed { processor, from, until: from.after(span), cause });
 }
 
 /// Mends something after a while.
@@ -220,7 +220,7 @@ fn freeze(world: &Rc<World>, processor: usize, span: Duration) {
             let drains = process.restart_after.is_some();
             drop(process);
             if goes_on {
-                world.saw(&Seen::Thawed { processor });
+                world.saw(&Observation::Thawed { processor });
                 // It says what it would have said long ago, to messages that others have by now; and where it was told to
                 // stop, the signal waited for the thaw.
                 disturb(world, Some(processor), if drains { GRACE } else { AFTERMATH });

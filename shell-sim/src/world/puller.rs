@@ -2,15 +2,12 @@
 
 use std::{collections::VecDeque, rc::Rc, sync::Arc, time::Duration};
 
+use jetstream_model::{self as broker, Message, Pull, Status, WhenEmpty};
 use smol::future;
-use transcript_core::{Delivery, Input, Payload, Time, contract::REDRIVE_OF_HEADER};
+use transcript_core::{Delivery, Input, Payload, Time, WallTime, contract::REDRIVE_OF_HEADER};
 
 use super::{nats::Frame, shell::Shared};
-use crate::{
-    broker::{self, Message, Pull, Status, WhenEmpty},
-    bug::Bug,
-    seen::Seen,
-};
+use crate::{bug::Bug, observation::Observation};
 
 /// The shortest and the longest time for which the broker keeps a request; between them it is the ack wait.
 const EXPIRES: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
@@ -134,10 +131,11 @@ impl Puller {
             Message::Status(Status { text, .. }) if text.eq_ignore_ascii_case("Batch Completed") => Some(Over::Served),
             Message::Status(_)
             | Message::NoResponders
-            | Message::Refused(_)
+            | Message::PublishRefused { .. }
+            | Message::Refused { .. }
             | Message::PubAck(_)
             | Message::AckConfirmed
-            | Message::Answer(_)
+            | Message::Answer { .. }
             | Message::Core { .. } => Some(Over::Refused),
         };
         if let Some(over) = over {
@@ -153,7 +151,7 @@ impl Puller {
     fn deliver(&mut self, delivery: broker::Delivery) {
         let processor = self.shared.processor;
         let reply: Arc<str> = delivery.reply.to_string().into();
-        self.shared.world.saw(&Seen::Arrived { processor, reply: &reply });
+        self.shared.world.saw(&Observation::Arrived { processor, reply: &reply });
         if self.shared.world.has_bug(Bug::ClientBuffer) {
             self.held.push_back(delivery);
         } else {
@@ -165,7 +163,7 @@ impl Puller {
         self.shared.inputs.push(Input::Delivered(Delivery {
             stream_sequence: delivery.message.sequence,
             attempt: delivery.reply.deliveries,
-            stored_at: delivery.message.stored_at,
+            stored_at: WallTime::from_millis(delivery.message.stored_at_nanos.div_euclid(1_000_000)),
             received_at: self.shared.calendar(),
             reply,
             redrive_of: redrive_of(&delivery.message.headers),
@@ -211,6 +209,5 @@ impl Puller {
 
 /// The message that this one was made from.
 fn redrive_of(headers: &broker::Headers) -> Option<u64> {
-    let (_, value) = headers.other.iter().find(|(name, _)| **name == *REDRIVE_OF_HEADER)?;
-    value.parse().ok()
+    headers.get(REDRIVE_OF_HEADER)?.parse().ok()
 }

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use jetstream_model::{AckBody, Answer, Headers, Message, Which};
 use smol::future;
 use transcript_core::{
     Acknowledgement, Effect, Failure, FailureKind, Input, Output, Processor, Report, Time, WakeUp, WallTime,
@@ -31,11 +32,10 @@ use super::{
     tape::ProcessTape,
 };
 use crate::{
-    broker::{AckBody, Answer, Headers, Message, Which},
     bug::Bug,
+    observation::{Ending, Observation},
     plan::{Kind, Moment, millis},
     runtime::{Bell, Queue, Slot},
-    seen::{Ending, Seen},
     store::{self, Command, Durability, StoreError},
 };
 
@@ -195,8 +195,8 @@ impl Shared {
     /// Its own bytes, or what is known of the call where the stream no longer holds it.
     async fn copy(&self, original: Awaited, known: Option<&SessionEnded>) -> Result<Arc<[u8]>, Failure> {
         match self.within(original.answer()).await {
-            Some(Message::Answer(Answer::Message(message))) => return Ok(Arc::clone(&message.payload)),
-            Some(Message::Refused(error)) if error.err_code == NO_MESSAGE_FOUND => {}
+            Some(Message::Answer { answer: Answer::Message(message), .. }) => return Ok(Arc::clone(&message.payload)),
+            Some(Message::Refused { error, .. }) if error.err_code == NO_MESSAGE_FOUND => {}
             None => return Err(Failure { kind: FailureKind::TimedOut, detail: "NATS: timed out".to_owned() }),
             Some(_) => return Err(Failure { kind: FailureKind::Busy, detail: "the stream cannot be read".to_owned() }),
         }
@@ -209,20 +209,17 @@ impl Shared {
 
     async fn dead_letter(&self, original: Awaited, dead_letter: &DeadLetter) -> Result<Report, Failure> {
         let payload = self.copy(original, dead_letter.ended.as_ref()).await?;
-        let other = vec![
-            (STREAM_SEQUENCE_HEADER.into(), dead_letter.stream_sequence.to_string().into()),
-            (ATTEMPTS_HEADER.into(), dead_letter.attempts.to_string().into()),
-            (REASON_HEADER.into(), dead_letter.reason.as_str().into()),
-        ];
-        let headers = Headers { msg_id: Some(dead_letter.message_id().into()), other, ..expecting_the_stream() };
+        let headers = expecting_the_stream(Some(dead_letter.message_id()))
+            .with(STREAM_SEQUENCE_HEADER, dead_letter.stream_sequence.to_string())
+            .with(ATTEMPTS_HEADER, dead_letter.attempts.to_string())
+            .with(REASON_HEADER, dead_letter.reason.as_str());
         let stream_sequence = self.publish(DEAD_LETTER_SUBJECT, headers, payload).await?;
         Ok(Report::DeadLettered { stream_sequence })
     }
 
     async fn republish(&self, original: Awaited, of: u64, ended: &SessionEnded) -> Result<Report, Failure> {
         let payload = self.copy(original, Some(ended)).await?;
-        let other = vec![(REDRIVE_OF_HEADER.into(), of.to_string().into())];
-        let headers = Headers { msg_id: Some(redrive_id(of).into()), other, ..expecting_the_stream() };
+        let headers = expecting_the_stream(Some(redrive_id(of))).with(REDRIVE_OF_HEADER, of.to_string());
         let stream_sequence = self.publish(SESSION_ENDED_SUBJECT, headers, payload).await?;
         Ok(Report::Republished { stream_sequence })
     }
@@ -237,7 +234,7 @@ impl Shared {
     async fn last_of(&self, subject: String) -> Result<Report, Failure> {
         let awaited = self.nats.ask(|answer| Frame::Get { answer, which: Which::LastOf(subject.into()) });
         match self.within(awaited.answer()).await {
-            Some(Message::Answer(Answer::Message(message))) => {
+            Some(Message::Answer { answer: Answer::Message(message), .. }) => {
                 Ok(Report::Published { stream_sequence: message.sequence })
             }
             Some(_) | None => Err(Failure { kind: FailureKind::Busy, detail: "the stream cannot be read".to_owned() }),
@@ -245,8 +242,8 @@ impl Shared {
     }
 }
 
-fn expecting_the_stream() -> Headers {
-    Headers { expected_stream: Some(TRANSCRIPTION_STREAM.into()), ..Headers::default() }
+fn expecting_the_stream(message_id: Option<String>) -> Headers {
+    message_id.map_or_else(Headers::default, Headers::id).with("Nats-Expected-Stream", TRANSCRIPTION_STREAM)
 }
 
 type Sent = Rc<Slot<Result<store::Answer, StoreError>>>;
@@ -293,15 +290,15 @@ impl Driver {
         let ignored = self.core.borrow().counters().ignored_reports;
         let mut reported = None;
         match &input {
-            Input::Delivered(delivery) => world.saw(&Seen::Delivered { processor, delivery }),
+            Input::Delivered(delivery) => world.saw(&Observation::Delivered { processor, delivery }),
             Input::Reported { effect, report } => {
                 reported = Some(*effect);
-                world.saw(&Seen::Reported { processor, id: *effect, report });
+                world.saw(&Observation::Reported { processor, id: *effect, report });
             }
             Input::Exhausted(exhausted) => {
-                world.saw(&Seen::Heard { processor, sequence: exhausted.stream_sequence });
+                world.saw(&Observation::Heard { processor, sequence: exhausted.stream_sequence });
             }
-            Input::Stale(stale) => world.saw(&Seen::StaleSummary { processor, key: &stale.session.key() }),
+            Input::Stale(stale) => world.saw(&Observation::StaleSummary { processor, key: &stale.session.key() }),
             Input::Woken => {}
             Input::Drain => self.shared.stop_pulling(),
         }
@@ -313,7 +310,7 @@ impl Driver {
         }
         self.tell(input);
         if let Some(id) = reported.filter(|_| self.core.borrow().counters().ignored_reports > ignored) {
-            world.saw(&Seen::Ignored { processor, id });
+            world.saw(&Observation::Ignored { processor, id });
         }
     }
 
@@ -341,7 +338,7 @@ impl Driver {
             let output = self.core.borrow_mut().poll_output();
             match output {
                 Output::Perform { id, effect } => {
-                    world.saw(&Seen::Asked { processor, id, effect: &effect });
+                    world.saw(&Observation::Asked { processor, id, effect: &effect });
                     let kind = Kind::of(&effect);
                     let twist = world.pass(Point::Effect { processor, kind, moment: Moment::Before });
                     if world.is_doomed(processor) {
@@ -353,7 +350,7 @@ impl Driver {
                     world.pass(Point::Effect { processor, kind, moment: Moment::After });
                 }
                 Output::InProgress { reply } => {
-                    world.saw(&Seen::InProgress { processor, reply: &reply });
+                    world.saw(&Observation::InProgress { processor, reply: &reply });
                     let kind = Kind::Heartbeat;
                     world.pass(Point::Effect { processor, kind, moment: Moment::Before });
                     // What cannot be sent now would be late.
@@ -367,7 +364,7 @@ impl Driver {
                     let (jobs, bytes) = (core.in_flight(), core.bytes_in_flight());
                     let overflowed = core.counters().overflowed;
                     drop(core);
-                    world.saw(&Seen::Waits { processor, jobs, bytes, overflowed, served, next });
+                    world.saw(&Observation::Waits { processor, jobs, bytes, overflowed, served, next });
                     return Some(Some(next));
                 }
                 Output::Drained => return Some(None),
@@ -442,7 +439,7 @@ impl Driver {
                 let awaited = shared.nats.ask(|answer| self.publication(answer, &key, announcement, &notification));
                 world.spawn_on(processor, async move {
                     let report = match shared.within(awaited.answer()).await {
-                        Some(Message::Refused(error)) if error.err_code == WRONG_LAST_SEQUENCE => {
+                        Some(Message::PublishRefused { error, .. }) if error.err_code == WRONG_LAST_SEQUENCE => {
                             shared.last_of(announcement.subject(&key)).await
                         }
                         answer => published(answer).map(|stream_sequence| Report::Published { stream_sequence }),
@@ -476,9 +473,11 @@ impl Driver {
     }
 
     fn publication(&self, answer: u64, key: &Key, announcement: Announcement, notification: &Notification) -> Frame {
-        let msg_id = (!self.shared.world.has_bug(Bug::NoMessageId)).then(|| announcement.message_id(key).into());
-        let expected_last_subject_seq = (announcement == Announcement::ProcessedOnce).then_some(0);
-        let headers = Headers { msg_id, expected_last_subject_seq, ..expecting_the_stream() };
+        let msg_id = (!self.shared.world.has_bug(Bug::NoMessageId)).then(|| announcement.message_id(key));
+        let mut headers = expecting_the_stream(msg_id);
+        if announcement == Announcement::ProcessedOnce {
+            headers = headers.with("Nats-Expected-Last-Subject-Sequence", "0");
+        }
         let payload = serde_json::to_vec(notification).expect("a notification is JSON").into();
         Frame::Publish { answer, subject: announcement.subject(key).into(), headers, payload }
     }
@@ -538,7 +537,7 @@ fn published(answer: Option<Message>) -> Result<u64, Failure> {
         None => failure(FailureKind::TimedOut, "NATS: timed out"),
         Some(Message::PubAck(ack)) => Ok(ack.sequence),
         Some(Message::NoResponders) => failure(FailureKind::Unreachable, "NATS: no responders"),
-        Some(Message::Refused(error)) => {
+        Some(Message::PublishRefused { error, .. }) => {
             let kind = match error.code {
                 401 | 403 => FailureKind::Denied,
                 409 | 429 | 500.. => FailureKind::Busy,
@@ -550,7 +549,8 @@ fn published(answer: Option<Message>) -> Result<u64, Failure> {
             Message::Delivery(_)
             | Message::Status(_)
             | Message::AckConfirmed
-            | Message::Answer(_)
+            | Message::Refused { .. }
+            | Message::Answer { .. }
             | Message::Core { .. },
         ) => failure(FailureKind::Busy, "no publish acknowledgement"),
     }
@@ -566,8 +566,9 @@ fn acknowledged(answer: Option<&Message>) -> Report {
             | Message::Status(_)
             | Message::PubAck(_)
             | Message::AckConfirmed
-            | Message::Refused(_)
-            | Message::Answer(_)
+            | Message::PublishRefused { .. }
+            | Message::Refused { .. }
+            | Message::Answer { .. }
             | Message::Core { .. },
         ) => Report::Acknowledged,
     }

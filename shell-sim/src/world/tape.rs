@@ -8,8 +8,8 @@ use transcript_trace::{Content, FORMAT, Header, Note, Recorder, Server, Servers}
 use super::{EPOCH_MS, operator::ELECTION};
 use crate::{
     ledger::Ledger,
+    observation::{Ending, Observation},
     plan::{self, Action, Plan, at_ms, millis},
-    seen::{Ending, Seen},
 };
 
 /// Why writing cannot fail.
@@ -66,20 +66,23 @@ impl Tape {
     }
 
     /// Takes note of what no core sees; `ledger` does not have it yet.
-    pub(super) fn saw(&mut self, now: Time, seen: &Seen<'_>, ledger: &Ledger) {
-        if let Seen::SegmentStored { session, segment } = seen {
+    pub(super) fn saw(&mut self, now: Time, seen: &Observation<'_>, ledger: &Ledger) {
+        if let Observation::SegmentStored { session, segment } = seen {
             let known = ledger.segments.get(*session).is_some_and(|known| known.contains_key(&segment.id));
             if !known {
                 let session_id = Arc::clone(session);
                 self.note(now, Note::Stored { session_id, segments: 1 });
             }
-        } else if let Seen::Ended { processor, how: Ending::Killed } = seen {
+        } else if let Observation::Ended { processor, how: Ending::Killed } = seen {
             self.note_of(*processor, now, |_| Note::Killed);
-        } else if let Seen::Fault(fault) = seen {
+        } else if let Observation::Fault(fault) = seen {
             self.fault(now, fault);
         } else if matches!(
             seen,
-            Seen::SegmentLost { .. } | Seen::Chore(_) | Seen::EndRestored { .. } | Seen::GivenUp { .. }
+            Observation::SegmentLost { .. }
+                | Observation::Chore(_)
+                | Observation::EndRestored { .. }
+                | Observation::GivenUp { .. }
         ) {
             self.remark(now, seen);
         }

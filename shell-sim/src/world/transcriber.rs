@@ -2,6 +2,7 @@
 
 use std::{rc::Rc, sync::Arc, time::Duration};
 
+use jetstream_model::{Headers, Input, Request};
 use transcript_core::{
     contract::{SESSION_ENDED_SUBJECT, TRANSCRIPTION_STREAM},
     summary::Segment,
@@ -9,9 +10,8 @@ use transcript_core::{
 
 use super::{World, faults::Point, nats};
 use crate::{
-    broker::{Headers, Input, Request},
+    observation::Observation,
     plan::{Call, EndPayload, Moment, SegmentSaved, SegmentWrites, Server, at_ms},
-    seen::Seen,
     store::{Command, Durability, Existing, Fate},
 };
 
@@ -66,7 +66,7 @@ async fn save(world: &Rc<World>, session: &Arc<str>, saved: &SegmentSaved) {
         };
         let answer = world.mongo.model.borrow_mut().perform(world.clock.now(), command, Fate::Done);
         if answer.is_ok() {
-            return world.saw(&Seen::SegmentStored { session, segment: &segment });
+            return world.saw(&Observation::SegmentStored { session, segment: &segment });
         }
         world.clock.sleep(TRIES_AGAIN_AFTER).await;
     }
@@ -77,7 +77,7 @@ async fn end(world: &Rc<World>, call: &Call, number: usize, place: usize) {
     world.pass(Point::Arrival { server, moment: Moment::Before });
     broker_is_up(world).await;
     let sequence = world.nats.model.borrow().last_sequence(TRANSCRIPTION_STREAM) + 1;
-    world.saw(&Seen::EndStored { call: number, end: place, sequence });
+    world.saw(&Observation::EndStored { call: number, end: place, sequence });
     publish_end(world, call, place);
     world.pass(Point::Arrival { server, moment: Moment::After });
 }

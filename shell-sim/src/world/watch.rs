@@ -7,9 +7,9 @@ use transcript_core::Time;
 
 use crate::{
     ledger::Ledger,
+    observation::{Clock, Observation},
     plan::Plan,
     property::{self, Property, TheEnd},
-    seen::{Clock, Seen},
 };
 
 /// A promise that was broken.
@@ -46,7 +46,7 @@ impl Watch {
         Self { ledger: Ledger::new(plan), properties: property::all(), violation: None, trace }
     }
 
-    pub(crate) fn saw(&mut self, now: Time, seen: &Seen<'_>) {
+    pub(crate) fn saw(&mut self, now: Time, seen: &Observation<'_>) {
         if self.violation.is_some() {
             return;
         }

@@ -13,7 +13,7 @@ use transcript_core::{
     contract::{CONSUMER, TRANSCRIPTION_STREAM},
 };
 
-use crate::clock::Clock;
+use crate::service::clock::Clock;
 
 /// A subscription that all processors share: each advisory goes to one of them.
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use transcript_core::{
 };
 
 use super::{Requester, publish::Refusal};
-use crate::history::if_there;
+use crate::operate::history::if_there;
 
 /// The longest reason that a header holds, in bytes.
 const LONGEST_REASON: usize = 1024;

@@ -18,7 +18,7 @@ use transcript_core::{
     contract::{CONSUMER, REDRIVE_OF_HEADER, TRANSCRIPTION_STREAM},
 };
 
-use crate::clock::Clock;
+use crate::service::clock::Clock;
 
 /// The shortest and the longest time for which the server keeps a request; between them it is the ack wait.
 ///

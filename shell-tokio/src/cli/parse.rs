@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_log_filter_is_a_level_or_pairs() {
-        for filter in ["info", "OFF", "warn,mongodb=debug", "transcript_processor::driver=trace,error"] {
+        for filter in ["info", "OFF", "warn,mongodb=debug", "transcript_processor::service::driver=trace,error"] {
             assert_eq!(log_filter(filter), Ok(filter.to_owned()));
         }
         for filter in ["loud", "info,loud", "a=loud", ""] {

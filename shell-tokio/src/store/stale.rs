@@ -14,7 +14,7 @@ use tokio::{
 use transcript_core::{Failure, Input, StaleSummary, WallTime, ids::Session};
 
 use super::{Worker, save};
-use crate::clock::Clock;
+use crate::service::clock::Clock;
 
 /// The most sessions that are counted in one command.
 const BATCH: usize = 1000;

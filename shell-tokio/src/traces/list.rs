@@ -8,7 +8,7 @@ use transcript_trace::{Content, Header, Line, ReadError, Said};
 use super::lines::Lines;
 
 /// What is in one part of a file.
-struct Part {
+struct ListedPart {
     file: String,
     header: Header,
     entries: u64,
@@ -22,14 +22,14 @@ struct Part {
 /// Two lines for each part.
 pub(super) fn list(lines: &mut Lines<'_>) -> Result<String, ReadError> {
     let mut text = String::new();
-    let mut part: Option<Part> = None;
+    let mut part: Option<ListedPart> = None;
     while let Some(line) = lines.next() {
         match line {
             Err(ReadError::CutOff { .. }) => {}
             Err(error) => return Err(error),
             Ok(Line::Header(header)) => {
                 text.extend(part.take().map(|part| part.shown()));
-                part = Some(Part::new(lines.file().to_owned(), *header));
+                part = Some(ListedPart::new(lines.file().to_owned(), *header));
             }
             Ok(Line::Entry(entry)) => {
                 let Some(part) = &mut part else { continue };
@@ -53,7 +53,7 @@ pub(super) fn list(lines: &mut Lines<'_>) -> Result<String, ReadError> {
     Ok(text)
 }
 
-impl Part {
+impl ListedPart {
     fn new(file: String, header: Header) -> Self {
         let newest = header.continues.as_ref().and_then(|before| before.last_job);
         Self { file, header, entries: 0, jobs: 0, newest, from: None, to: Time::ZERO, left_out: 0 }

@@ -21,7 +21,7 @@ use transcript_tests::{
         prediction::Predictions,
         table::{Measured, Row, Table, measure, rows},
     },
-    world::World,
+    world::TestWorld,
 };
 
 /// Where the README has the table.
@@ -119,7 +119,7 @@ fn chosen(options: &Options) -> Vec<Row> {
 }
 
 async fn versions() -> Result<(String, String), CrashError> {
-    let world = World::start().await?;
+    let world = TestWorld::start().await?;
     let mongod = world.database().run_command(doc! { "buildInfo": 1 }).await?;
     Ok((world.client.server_info().version, mongod.get_str("version")?.to_owned()))
 }

@@ -31,12 +31,12 @@ use transcript_core::{
 use transcript_tests::{
     calls::{Call, fixture},
     cargo,
-    leash::Exit,
+    process_guard::Exit,
     processor::{Processor, ProcessorCommand},
     proxy::{Nats, NatsProxy, NatsTraffic, Rule},
     recording::{Observer, Trace},
     wait::wait_until,
-    world::World,
+    world::TestWorld,
 };
 use transcript_trace::{
     Reader,
@@ -129,7 +129,7 @@ async fn play(stage: &Stage, story: &Story) -> Result<Vec<String>> {
 
 /// Servers, a proxy that can hold a notification back, the calls to be played, and where all that is written down.
 struct Stage {
-    world: World,
+    world: TestWorld,
     proxy: NatsProxy,
     calls: Vec<Call>,
     observer: Arc<Mutex<Observer>>,
@@ -140,7 +140,7 @@ struct Stage {
 impl Stage {
     async fn set(story: &Story) -> Result<Self> {
         let calls = CALLS.iter().map(|name| Call::read(&transcript(name))).collect::<std::result::Result<_, _>>()?;
-        let world = World::start_with_own_mongod().await?;
+        let world = TestWorld::start_with_own_mongod().await?;
         let proxy = NatsProxy::start(world.nats.process().address()).await?;
         story.event(&format!("nats-server runs at {}", world.nats.url()));
         story.event(&format!("mongod runs at {}", world.mongodb_uri()));

@@ -1,7 +1,7 @@
 //! The simulated broker held against the real one: one script, run against both, and what both did compared.
 //!
 //! A [`Script`] is a list of steps with times. [`model::run`] runs it in virtual time against
-//! [`transcript_sim::broker::Broker`], [`real::run`] against a nats-server. What either did is a [`Record`]: lanes of
+//! [`jetstream_model::Broker`], [`real::run`] against a nats-server. What either did is a [`Record`]: lanes of
 //! observations, each in its order. The server must have done what the model does under one of its [`model::Variation`]s:
 //! same lanes, same observations, same order, and the times within [`TOLERANCE_MS`].
 //!
@@ -23,7 +23,7 @@ mod script;
 pub mod steps;
 
 pub use self::{
-    record::{Disagreement, Observation, Record, Seen},
+    record::{BrokerEvent, Disagreement, Observation, Record},
     script::{Action, ConsumerPlan, Script, Step, Stop},
 };
 

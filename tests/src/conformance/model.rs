@@ -2,20 +2,19 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use transcript_core::{Time, WallTime};
-use transcript_sim::broker::{
+use jetstream_model::{
     AckBody, AckSubject, AdvisoryKind, Answer, ApiCall, Broker, ClientId, ConsumerAction, ConsumerConfig, Event,
     Headers, Inbox, Input, Message, Pull, PurgeScope, Request, StatusHeaders, StreamConfig, Tuning, WhenEmpty,
 };
 
-use super::{Action, ConsumerPlan, Record, Script, Seen, Step, Stop, script::RESTART_MS};
+use super::{Action, BrokerEvent, ConsumerPlan, Record, Script, Step, Stop, script::RESTART_MS};
 
 /// How late timers and steps may be without a difference, in milliseconds.
 pub const MARGIN_MS: u64 = 110;
 
 /// Steps start one second after the stream was made, at the start of a second of the wall clock.
 const ORIGIN: Duration = Duration::from_secs(1);
-const EPOCH: WallTime = WallTime::from_millis(1_700_000_000_000);
+const EPOCH_MILLIS: i64 = 1_700_000_000_000;
 const CONTROL: u64 = 0;
 
 /// What the script leaves to chance.
@@ -71,7 +70,7 @@ pub fn run(script: &Script, stream: &str, variation: Variation) -> Record {
 
 struct Bench<'s> {
     broker: Broker,
-    now: Time,
+    now: Duration,
     stream: Arc<str>,
     script: &'s Script,
     variation: Variation,
@@ -83,8 +82,8 @@ impl<'s> Bench<'s> {
     fn new(script: &'s Script, stream: &str, variation: Variation) -> Self {
         let lag = variation.timer_lag;
         let mut bench = Self {
-            broker: Broker::new(EPOCH, Tuning { purge_lag: lag, check_lag: lag, age_lag: lag }),
-            now: Time::ZERO,
+            broker: Broker::new(EPOCH_MILLIS, Tuning { purge_lag: lag, check_lag: lag, age_lag: lag }),
+            now: Duration::ZERO,
             stream: stream.into(),
             script,
             variation,
@@ -143,7 +142,7 @@ impl<'s> Bench<'s> {
 
     /// Jumps from deadline to deadline until `at` milliseconds after the script's start.
     fn until(&mut self, at: u64) {
-        let end = Time::ZERO.after(ORIGIN + Duration::from_millis(at));
+        let end = ORIGIN + Duration::from_millis(at);
         while let Some(due) = self.broker.next_deadline().filter(|due| *due <= end) {
             self.now = self.now.max(due);
             self.drain();
@@ -158,11 +157,7 @@ impl<'s> Bench<'s> {
             Step::Publish { subject, id, expected } => self.request(Request::Publish {
                 reply: Some(Self::inbox(number)),
                 subject: self.subject(subject),
-                headers: Headers {
-                    msg_id: id.as_deref().map(Into::into),
-                    expected_last_subject_seq: *expected,
-                    ..Headers::default()
-                },
+                headers: headers(id.as_deref(), *expected),
                 payload: b"{}"[..].into(),
             }),
             Step::Pull { .. } => self.pull(step),
@@ -226,7 +221,7 @@ impl<'s> Bench<'s> {
         };
         self.broker.handle(self.now, stop);
         self.drain();
-        let back = self.now.after(Duration::from_millis(down_ms + RESTART_MS / 8));
+        let back = self.now + Duration::from_millis(down_ms + RESTART_MS / 8);
         self.now = back;
         self.broker.handle(self.now, Input::Start);
         // What the server tells while it starts, nobody hears.
@@ -235,7 +230,7 @@ impl<'s> Bench<'s> {
     }
 
     fn drain(&mut self) {
-        let at_ms = u64::try_from(self.now.since(Time::ZERO.after(ORIGIN)).as_millis()).unwrap_or(u64::MAX);
+        let at_ms = u64::try_from(self.now.saturating_sub(ORIGIN).as_millis()).unwrap_or(u64::MAX);
         while let Some(event) = self.broker.poll(self.now) {
             match event {
                 Event::Send { to, message } => self.sent(at_ms, to, message),
@@ -247,7 +242,7 @@ impl<'s> Bench<'s> {
                         AdvisoryKind::Terminated { reason, .. } => ("MSG_TERMINATED", reason.to_string()),
                     };
                     let (sequence, deliveries) = (advisory.stream_seq, advisory.deliveries);
-                    let seen = Seen::Advisory { kind: kind.to_owned(), sequence, deliveries, reason };
+                    let seen = BrokerEvent::Advisory { kind: kind.to_owned(), sequence, deliveries, reason };
                     self.record.see(format!("advisories {kind}"), at_ms, seen);
                 }
             }
@@ -266,6 +261,14 @@ impl<'s> Bench<'s> {
     }
 }
 
+fn headers(id: Option<&str>, expected: Option<u64>) -> Headers {
+    let headers = id.map_or_else(Headers::default, Headers::id);
+    match expected {
+        Some(sequence) => headers.with("Nats-Expected-Last-Subject-Sequence", sequence.to_string()),
+        None => headers,
+    }
+}
+
 /// The lane for the answer to a step, with the step's own words.
 pub(super) fn lane_of_step(script: &Script, number: usize) -> String {
     let (steps, _) = script.schedule();
@@ -273,15 +276,15 @@ pub(super) fn lane_of_step(script: &Script, number: usize) -> String {
     format!("step {number:02} {words}")
 }
 
-fn seen(message: Message) -> Seen {
+fn seen(message: Message) -> BrokerEvent {
     match message {
-        Message::Delivery(delivery) => Seen::Delivered {
+        Message::Delivery(delivery) => BrokerEvent::Delivered {
             sequence: delivery.reply.stream_seq,
             attempt: delivery.reply.deliveries,
             consumer_seq: delivery.reply.consumer_seq,
             pending: delivery.reply.pending,
         },
-        Message::Status(status) => Seen::Status {
+        Message::Status(status) => BrokerEvent::Status {
             code: status.code,
             text: status.text.to_string(),
             headers: match status.headers {
@@ -290,11 +293,13 @@ fn seen(message: Message) -> Seen {
                 StatusHeaders::Last { consumer, stream } => format!("last {consumer} of consumer {stream} of stream"),
             },
         },
-        Message::PubAck(ack) => Seen::PubAck { sequence: ack.sequence, duplicate: ack.duplicate },
-        Message::AckConfirmed => Seen::Confirmed,
-        Message::NoResponders => Seen::NoResponders,
-        Message::Refused(error) => Seen::Refused(u64::from(error.err_code)),
-        Message::Answer(Answer::Consumer(info)) => Seen::Info {
+        Message::PubAck(ack) => BrokerEvent::PubAck { sequence: ack.sequence, duplicate: ack.duplicate },
+        Message::AckConfirmed => BrokerEvent::Confirmed,
+        Message::NoResponders => BrokerEvent::NoResponders,
+        Message::PublishRefused { error, .. } | Message::Refused { error, .. } => {
+            BrokerEvent::Refused(u64::from(error.err_code))
+        }
+        Message::Answer { answer: Answer::Consumer(info), .. } => BrokerEvent::Info {
             delivered: (info.delivered.consumer, info.delivered.stream),
             floor: (info.ack_floor.consumer, info.ack_floor.stream),
             ack_pending: info.num_ack_pending,
@@ -302,9 +307,8 @@ fn seen(message: Message) -> Seen {
             waiting: info.num_waiting,
             pending: info.num_pending,
         },
-        Message::Answer(Answer::Purged(count)) => Seen::Purged(count),
-        Message::Answer(Answer::Stream(_) | Answer::Message(_) | Answer::Deleted) | Message::Core { .. } => {
-            Seen::Answered
-        }
+        Message::Answer { answer: Answer::Purged(count), .. } => BrokerEvent::Purged(count),
+        Message::Answer { answer: Answer::Stream(_) | Answer::Message(_) | Answer::Deleted, .. }
+        | Message::Core { .. } => BrokerEvent::Answered,
     }
 }

@@ -9,6 +9,7 @@ use std::{
 
 use async_nats::{Client, ConnectErrorKind, HeaderMap, Message, Subscriber};
 use futures::StreamExt;
+use jetstream_model::AckSubject;
 use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::{
@@ -16,11 +17,10 @@ use tokio::{
     task::{JoinHandle, JoinSet},
     time::{Instant, sleep_until},
 };
-use transcript_sim::broker::AckSubject;
 
-use super::{Action, ConsumerPlan, Record, STEP_MS, Script, Seen, Step, Stop, model, model::lane_of_step};
+use super::{Action, BrokerEvent, ConsumerPlan, Record, STEP_MS, Script, Step, Stop, model, model::lane_of_step};
 use crate::{
-    leash::LeashError,
+    process_guard::ProcessGuardError,
     servers::{NatsServer, ServerError},
 };
 
@@ -59,7 +59,7 @@ pub enum RunError {
     Server(#[from] ServerError),
     /// The server could not be ended.
     #[error(transparent)]
-    Leash(#[from] LeashError),
+    Guard(#[from] ProcessGuardError),
     /// No connection.
     #[error("no connection: {0}")]
     Connect(async_nats::error::Error<ConnectErrorKind>),
@@ -157,7 +157,7 @@ struct Shared {
 }
 
 impl Shared {
-    fn see(&mut self, lane: String, seen: Seen) {
+    fn see(&mut self, lane: String, seen: BrokerEvent) {
         if let Some(start) = self.start {
             let at_ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
             self.record.see(lane, at_ms, seen);
@@ -404,22 +404,22 @@ fn delivery(message: &Message) -> Option<(u64, String)> {
     Some((reply.parse::<AckSubject>().ok()?.stream_seq, reply.to_owned()))
 }
 
-fn seen(message: &Message) -> Seen {
+fn seen(message: &Message) -> BrokerEvent {
     if let Some(status) = message.status {
         let code = status.as_u16();
-        return if code == 503 { Seen::NoResponders } else { status_of(code, message) };
+        return if code == 503 { BrokerEvent::NoResponders } else { status_of(code, message) };
     }
     if let Some(Ok(reply)) = message.reply.as_ref().map(|reply| reply.as_str().parse::<AckSubject>()) {
         let AckSubject { stream_seq, deliveries, consumer_seq, pending, .. } = reply;
-        return Seen::Delivered { sequence: stream_seq, attempt: deliveries, consumer_seq, pending };
+        return BrokerEvent::Delivered { sequence: stream_seq, attempt: deliveries, consumer_seq, pending };
     }
     if message.payload.is_empty() {
-        return Seen::Confirmed;
+        return BrokerEvent::Confirmed;
     }
     let body: Value = serde_json::from_slice(&message.payload).unwrap_or_default();
     let number = |path: &str| body.pointer(path).and_then(Value::as_u64).unwrap_or(0);
     if let Some(token) = message.subject.strip_prefix("$JS.EVENT.ADVISORY.CONSUMER.") {
-        return Seen::Advisory {
+        return BrokerEvent::Advisory {
             kind: token.split('.').next().unwrap_or_default().to_owned(),
             sequence: number("/stream_seq"),
             deliveries: number("/deliveries"),
@@ -428,12 +428,12 @@ fn seen(message: &Message) -> Seen {
     }
     let kind = body.pointer("/type").and_then(Value::as_str).unwrap_or_default();
     if body.get("error").is_some() {
-        Seen::Refused(number("/error/err_code"))
+        BrokerEvent::Refused(number("/error/err_code"))
     } else if kind.is_empty() {
         let duplicate = body.pointer("/duplicate").and_then(Value::as_bool).unwrap_or(false);
-        Seen::PubAck { sequence: number("/seq"), duplicate }
+        BrokerEvent::PubAck { sequence: number("/seq"), duplicate }
     } else if body.get("num_ack_pending").is_some() {
-        Seen::Info {
+        BrokerEvent::Info {
             delivered: (number("/delivered/consumer_seq"), number("/delivered/stream_seq")),
             floor: (number("/ack_floor/consumer_seq"), number("/ack_floor/stream_seq")),
             ack_pending: number("/num_ack_pending"),
@@ -442,13 +442,13 @@ fn seen(message: &Message) -> Seen {
             pending: number("/num_pending"),
         }
     } else if kind.ends_with("stream_purge_response") {
-        Seen::Purged(number("/purged"))
+        BrokerEvent::Purged(number("/purged"))
     } else {
-        Seen::Answered
+        BrokerEvent::Answered
     }
 }
 
-fn status_of(code: u16, message: &Message) -> Seen {
+fn status_of(code: u16, message: &Message) -> BrokerEvent {
     let header = |name: &str| {
         let value = message.headers.as_ref().and_then(|headers| headers.get(name));
         value.map(async_nats::HeaderValue::as_str)
@@ -460,5 +460,5 @@ fn status_of(code: u16, message: &Message) -> Seen {
             (_, _) => String::new(),
         },
     };
-    Seen::Status { code, text: message.description.clone().unwrap_or_default(), headers }
+    BrokerEvent::Status { code, text: message.description.clone().unwrap_or_default(), headers }
 }

@@ -17,12 +17,12 @@ pub struct Observation {
     /// Milliseconds since the start of the script.
     pub at_ms: u64,
     /// What.
-    pub seen: Seen,
+    pub seen: BrokerEvent,
 }
 
 /// What a broker did.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Seen {
+pub enum BrokerEvent {
     /// A publish was taken.
     PubAck {
         /// Where it is stored.
@@ -105,7 +105,7 @@ impl fmt::Display for Disagreement {
 
 impl Record {
     /// Adds what was seen in a lane.
-    pub fn see(&mut self, lane: String, at_ms: u64, seen: Seen) {
+    pub fn see(&mut self, lane: String, at_ms: u64, seen: BrokerEvent) {
         self.lanes.entry(lane).or_default().push(Observation { at_ms, seen });
     }
 
@@ -130,7 +130,7 @@ impl Record {
     /// Whether both are the same but for the times.
     #[must_use]
     pub fn same_events(&self, other: &Self) -> bool {
-        let bare = |record: &Self| -> Vec<(String, Vec<Seen>)> {
+        let bare = |record: &Self| -> Vec<(String, Vec<BrokerEvent>)> {
             let lanes = record.lanes.iter();
             lanes.map(|(lane, seen)| (lane.clone(), seen.iter().map(|one| one.seen.clone()).collect())).collect()
         };

@@ -10,7 +10,7 @@ use super::{CrashError, count_notifications, count_summaries};
 use crate::{
     calls::Call,
     proxy::{Fate, Mongo, MongoProxy, MongoTraffic, Nats, NatsProxy, NatsTraffic, Rule},
-    world::World,
+    world::TestWorld,
 };
 
 /// Where in its job the processor is killed, in the order of the job.
@@ -110,7 +110,7 @@ pub(crate) async fn reach(stop: StopPoint, nats: &NatsProxy, mongo: &MongoProxy,
 }
 
 /// Whether the processor was killed where it was meant to be, by what the servers hold now.
-pub(crate) async fn check(stop: StopPoint, world: &World, call: &Call) -> Result<(), CrashError> {
+pub(crate) async fn check(stop: StopPoint, world: &TestWorld, call: &Call) -> Result<(), CrashError> {
     let summaries = count_summaries(world, call).await?;
     let notifications = count_notifications(world, call).await?;
     let stored = world.summary(&call.session.key()).await?;

@@ -5,8 +5,8 @@ use tokio::time::Instant;
 use transcript_core::{Settings, Time, WallTime, ids::Session};
 use transcript_trace::{Content, FORMAT, Header, Note, Server, Servers};
 
-use super::trace::{Part, Trace};
-use crate::{leash::Exit, supervisor::Step};
+use super::trace::{Trace, TracePart};
+use crate::{process_guard::Exit, restarted_processor::Step};
 
 /// `SIGKILL`.
 const KILLED: Exit = Exit::Signal(9);
@@ -63,8 +63,8 @@ impl Observer {
         self.of_processors.push((processor.to_owned(), at, Fate::Killed));
     }
 
-    /// What a supervisor did to a processor of this name.
-    pub fn supervised(&mut self, processor: &str, steps: &[(Instant, Step)]) {
+    /// What was done to a processor of this name.
+    pub fn restarted(&mut self, processor: &str, steps: &[(Instant, Step)]) {
         let mut frozen = None;
         for (at, step) in steps {
             match step {
@@ -93,7 +93,7 @@ impl Observer {
             };
             part.note(time(*at), note);
         }
-        let mut observed = Part { header: self.header(&trace, about), entries: vec![] };
+        let mut observed = TracePart { header: self.header(&trace, about), entries: vec![] };
         for (at, note) in &self.notes {
             observed.note(*at, note.clone());
         }

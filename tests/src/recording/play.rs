@@ -9,7 +9,7 @@ use transcript_core::contract::{SESSION_ENDED_SUBJECT, SUMMARIES_COLLECTION};
 use transcript_trace::Server;
 
 use super::{
-    studio::{Studio, Way},
+    recorded_world::{RecordedWorld, Way},
     trace::Trace,
 };
 use crate::{
@@ -23,7 +23,7 @@ use crate::{
 const WITHIN: Duration = Duration::from_secs(60);
 /// For a call to which something is done between two counts, also on a busy machine.
 const TIME_TO_ACT: &str = "--quiet-period=1s";
-/// The ack wait of the studio's processors, and half a second more.
+/// The ack wait of the recorded world's processors, and half a second more.
 const BEYOND_ACK_WAIT: Duration = Duration::from_secs(2);
 /// What no core sees where it is killed while it saves.
 const SAVE_LOST: &str = "the summary did not arrive at MongoDB";
@@ -33,59 +33,59 @@ const LATE: usize = 3;
 type Recorded = Result<Trace, CrashError>;
 
 pub(super) async fn plain_call(about: &str) -> Recorded {
-    let mut studio = Studio::open(StoreOf::AllWorlds, Way::Straight, &[]).await?;
-    studio.start("a").await?;
-    studio.play(&transcript("olive-oil")?).await?;
-    studio.until_all_is_done().await?;
-    studio.close(about).await
+    let mut world = RecordedWorld::open(StoreOf::AllWorlds, Way::Straight, &[]).await?;
+    world.start("a").await?;
+    world.play(&transcript("olive-oil")?).await?;
+    world.until_all_is_done().await?;
+    world.close(about).await
 }
 
 pub(super) async fn late_segments(about: &str) -> Recorded {
-    let mut studio = Studio::open(StoreOf::AllWorlds, Way::Straight, &[TIME_TO_ACT]).await?;
-    studio.start("a").await?;
+    let mut world = RecordedWorld::open(StoreOf::AllWorlds, Way::Straight, &[TIME_TO_ACT]).await?;
+    world.start("a").await?;
     let call = transcript("festival-lineup")?;
     let (early, late) = call.segments.split_at(call.segments.len() - LATE);
-    studio.store(&call.session, early).await?;
-    studio.end(&call).await?;
-    studio.until("a", "a count", |shown| shown.counts.len() == 1).await?;
-    studio.store(&call.session, late).await?;
-    studio.until_all_is_done().await?;
-    studio.close(about).await
+    world.store(&call.session, early).await?;
+    world.end(&call).await?;
+    world.until("a", "a count", |shown| shown.counts.len() == 1).await?;
+    world.store(&call.session, late).await?;
+    world.until_all_is_done().await?;
+    world.close(about).await
 }
 
 pub(super) async fn slow_segments(about: &str) -> Recorded {
-    let mut studio = Studio::open(StoreOf::AllWorlds, Way::Straight, &["--settle-rounds=3", TIME_TO_ACT]).await?;
-    studio.start("a").await?;
+    let mut world = RecordedWorld::open(StoreOf::AllWorlds, Way::Straight, &["--settle-rounds=3", TIME_TO_ACT]).await?;
+    world.start("a").await?;
     let call = small_call("slow segments", 8)?;
     let (early, slow) = call.segments.split_at(call.segments.len() - LATE);
-    studio.store(&call.session, early).await?;
-    studio.end(&call).await?;
+    world.store(&call.session, early).await?;
+    world.end(&call).await?;
     // One after each count but the last. The third does not come in time.
     for (counts, segment) in (1..LATE).zip(slow.chunks(1)) {
-        studio.until("a", "the next count", |shown| shown.counts.len() == counts).await?;
-        studio.store(&call.session, segment).await?;
+        world.until("a", "the next count", |shown| shown.counts.len() == counts).await?;
+        world.store(&call.session, segment).await?;
     }
-    studio.until_all_is_done().await?;
-    studio.close(about).await
+    world.until_all_is_done().await?;
+    world.close(about).await
 }
 
 pub(super) async fn lost_segment(about: &str) -> Recorded {
-    let mut studio = Studio::open(StoreOf::AllWorlds, Way::Straight, &[]).await?;
-    studio.start("a").await?;
+    let mut world = RecordedWorld::open(StoreOf::AllWorlds, Way::Straight, &[]).await?;
+    world.start("a").await?;
     let call = transcript("olive-oil")?;
-    studio.store(&call.session, &call.segments[..call.segments.len() - 1]).await?;
-    studio.observer.remark("the last segment was lost on its way to MongoDB");
-    studio.end(&call).await?;
-    studio.until_all_is_done().await?;
-    studio.close(about).await
+    world.store(&call.session, &call.segments[..call.segments.len() - 1]).await?;
+    world.observer.remark("the last segment was lost on its way to MongoDB");
+    world.end(&call).await?;
+    world.until_all_is_done().await?;
+    world.close(about).await
 }
 
 pub(super) async fn silent_call(about: &str) -> Recorded {
-    let mut studio = Studio::open(StoreOf::AllWorlds, Way::Straight, &[]).await?;
-    studio.start("a").await?;
-    studio.play(&transcript("nobody-spoke")?).await?;
-    studio.until_all_is_done().await?;
-    studio.close(about).await
+    let mut world = RecordedWorld::open(StoreOf::AllWorlds, Way::Straight, &[]).await?;
+    world.start("a").await?;
+    world.play(&transcript("nobody-spoke")?).await?;
+    world.until_all_is_done().await?;
+    world.close(about).await
 }
 
 /// What no core sees where it is killed.
@@ -101,15 +101,15 @@ pub(super) fn remark(stop: StopPoint) -> Option<&'static str> {
 
 pub(super) async fn killed(stop: StopPoint, about: &str) -> Recorded {
     let arguments = if stop == StopPoint::Wait { &[TIME_TO_ACT][..] } else { &[] };
-    let mut studio = Studio::open(StoreOf::AllWorlds, Way::ThroughProxies, arguments).await?;
-    let started = studio.start("a").await?;
+    let mut world = RecordedWorld::open(StoreOf::AllWorlds, Way::ThroughProxies, arguments).await?;
+    let started = world.start("a").await?;
     let call = small_call("killed", 8)?;
     let late = if stop == StopPoint::Wait { LATE } else { 0 };
     let (early, late) = call.segments.split_at(call.segments.len() - late);
-    studio.store(&call.session, early).await?;
-    let fault = stop::Fault::arm(stop, &studio.nats, &studio.mongo);
-    studio.end(&call).await?;
-    let reached = timeout(WITHIN, stop::reach(stop, &studio.nats, &studio.mongo, started));
+    world.store(&call.session, early).await?;
+    let fault = stop::Fault::arm(stop, &world.nats, &world.mongo);
+    world.end(&call).await?;
+    let reached = timeout(WITHIN, stop::reach(stop, &world.nats, &world.mongo, started));
     reached.map_err(|_| format!("{stop} was not reached within {WITHIN:?}")).await?;
     // What the servers have seen may not be written yet.
     let unanswered = match stop {
@@ -118,141 +118,142 @@ pub(super) async fn killed(stop: StopPoint, about: &str) -> Recorded {
         StopPoint::AfterStore | StopPoint::AfterNotify => Some("publish"),
         StopPoint::AfterMark => Some("ack"),
     };
-    studio
+    world
         .until("a", "how far it was", |shown| match (stop, unanswered) {
             (StopPoint::Wait, _) => shown.counts.len() == 1,
             (_, Some(effect)) => shown.unanswered == [effect],
             (_, None) => shown.confirmed("ack") == 1,
         })
         .await?;
-    studio.processor("a")?.kill().await?;
+    world.processor("a")?.kill().await?;
     if let Some(remark) = remark(stop) {
-        studio.observer.remark(remark);
+        world.observer.remark(remark);
     }
-    cut(&studio);
+    cut(&world);
     drop(fault);
-    stop::check(stop, &studio.world, &call).await?;
-    studio.store(&call.session, late).await?;
-    studio.start("a").await?;
+    stop::check(stop, &world.world, &call).await?;
+    world.store(&call.session, late).await?;
+    world.start("a").await?;
     if stop == StopPoint::AfterAck {
         sleep(BEYOND_ACK_WAIT).await;
     }
-    studio.until_all_is_done().await?;
-    studio.close(about).await
+    world.until_all_is_done().await?;
+    world.close(about).await
 }
 
 pub(super) async fn deliveries_used_up(about: &str) -> Recorded {
-    let mut studio = Studio::open(StoreOf::AllWorlds, Way::ThroughProxies, &["--max-deliver=2"]).await?;
+    let mut world = RecordedWorld::open(StoreOf::AllWorlds, Way::ThroughProxies, &["--max-deliver=2"]).await?;
     let call = small_call("used up", 3)?;
-    studio.start("a").await?;
-    let held = studio.mongo.hold(save());
-    studio.play(&call).await?;
+    world.start("a").await?;
+    let held = world.mongo.hold(save());
+    world.play(&call).await?;
     for deliveries in 1..=2 {
         let saves = vec!["save"; deliveries];
-        studio.until("a", "a save", |shown| shown.unanswered == saves).await?;
-        studio.processor("a")?.kill().await?;
-        studio.observer.remark(SAVE_LOST);
-        cut(&studio);
-        studio.start("a").await?;
+        world.until("a", "a save", |shown| shown.unanswered == saves).await?;
+        world.processor("a")?.kill().await?;
+        world.observer.remark(SAVE_LOST);
+        cut(&world);
+        world.start("a").await?;
     }
     drop(held);
-    studio.until("a", "a dead letter", |shown| shown.dead_lettered == 1).await?;
-    studio.close(about).await
+    world.until("a", "a dead letter", |shown| shown.dead_lettered == 1).await?;
+    world.close(about).await
 }
 
 pub(super) async fn mongodb_away(about: &str) -> Recorded {
     // Much less than it is away.
-    let mut studio = Studio::open(StoreOf::ThisWorld, Way::Straight, &["--retry-timeout=1s", TIME_TO_ACT]).await?;
-    two_calls_in_hand(&mut studio).await?;
-    let noticed = async |studio: &Studio| {
-        studio.until("a", "that both calls failed twice", |shown| shown.failures("count") >= 4).await
+    let mut world =
+        RecordedWorld::open(StoreOf::ThisWorld, Way::Straight, &["--retry-timeout=1s", TIME_TO_ACT]).await?;
+    two_calls_in_hand(&mut world).await?;
+    let noticed = async |world: &RecordedWorld| {
+        world.until("a", "that both calls failed twice", |shown| shown.failures("count") >= 4).await
     };
-    studio.kill_server(Server::Mongodb, noticed).await?;
-    studio.until_all_is_done().await?;
-    studio.close(about).await
+    world.kill_server(Server::Mongodb, noticed).await?;
+    world.until_all_is_done().await?;
+    world.close(about).await
 }
 
 pub(super) async fn nats_away(about: &str) -> Recorded {
-    let mut studio = Studio::open(StoreOf::AllWorlds, Way::Straight, &[TIME_TO_ACT]).await?;
-    two_calls_in_hand(&mut studio).await?;
-    let noticed = async |studio: &Studio| {
-        studio.until("a", "that neither is announced", |shown| shown.failures("publish") >= 2).await
+    let mut world = RecordedWorld::open(StoreOf::AllWorlds, Way::Straight, &[TIME_TO_ACT]).await?;
+    two_calls_in_hand(&mut world).await?;
+    let noticed = async |world: &RecordedWorld| {
+        world.until("a", "that neither is announced", |shown| shown.failures("publish") >= 2).await
     };
-    studio.kill_server(Server::Nats, noticed).await?;
-    studio.until("a", "that both are announced", |shown| shown.confirmed("ack") >= 2).await?;
-    studio.until_all_is_done().await?;
-    studio.close(about).await
+    world.kill_server(Server::Nats, noticed).await?;
+    world.until("a", "that both are announced", |shown| shown.confirmed("ack") >= 2).await?;
+    world.until_all_is_done().await?;
+    world.close(about).await
 }
 
 /// One processor, with two calls that it has counted once.
-async fn two_calls_in_hand(studio: &mut Studio) -> Result<(), CrashError> {
-    studio.start("a").await?;
+async fn two_calls_in_hand(world: &mut RecordedWorld) -> Result<(), CrashError> {
+    world.start("a").await?;
     for session in ["first", "second"] {
-        studio.play(&small_call(session, 4)?).await?;
+        world.play(&small_call(session, 4)?).await?;
     }
-    studio.until("a", "a count of each call", |shown| shown.counts.len() == 2).await
+    world.until("a", "a count of each call", |shown| shown.counts.len() == 2).await
 }
 
 /// `given_back` is how the call that had not begun to save is acknowledged.
 pub(super) async fn rollout(arguments: &[&str], given_back: &str, about: &str) -> Recorded {
     let arguments = [arguments, &[TIME_TO_ACT]].concat();
-    let mut studio = Studio::open(StoreOf::AllWorlds, Way::ThroughProxies, &arguments).await?;
-    studio.start("a").await?;
-    let held = studio.mongo.hold(save());
-    studio.play(&small_call("saving", 4)?).await?;
-    studio.until("a", "a save", |shown| shown.unanswered == ["save"]).await?;
-    studio.observer.remark("the summary is held up on its way to MongoDB");
-    studio.play(&small_call("settling", 4)?).await?;
-    studio.until("a", "the other call", |shown| shown.attempts.len() == 2).await?;
-    let asked = studio.processor("a")?.processor().map(|process| process.ask_to_end());
+    let mut world = RecordedWorld::open(StoreOf::AllWorlds, Way::ThroughProxies, &arguments).await?;
+    world.start("a").await?;
+    let held = world.mongo.hold(save());
+    world.play(&small_call("saving", 4)?).await?;
+    world.until("a", "a save", |shown| shown.unanswered == ["save"]).await?;
+    world.observer.remark("the summary is held up on its way to MongoDB");
+    world.play(&small_call("settling", 4)?).await?;
+    world.until("a", "the other call", |shown| shown.attempts.len() == 2).await?;
+    let asked = world.processor("a")?.processor().map(|process| process.ask_to_end());
     asked.ok_or("it does not run")??;
-    studio.until("a", "what it gives back", |shown| shown.confirmed(given_back) == 1).await?;
-    studio.observer.remark("the summary goes on to MongoDB");
+    world.until("a", "what it gives back", |shown| shown.confirmed(given_back) == 1).await?;
+    world.observer.remark("the summary goes on to MongoDB");
     drop(held);
-    studio.start("b").await?;
-    let first = studio.processor("a")?;
+    world.start("b").await?;
+    let first = world.processor("a")?;
     first.processor().ok_or("it does not run")?.wait(WITHIN).await?;
     // It has ended; this takes note of it.
     first.kill().await?;
-    studio.until_all_is_done().await?;
-    studio.close(about).await
+    world.until_all_is_done().await?;
+    world.close(about).await
 }
 
 pub(super) async fn frozen_processor(about: &str) -> Recorded {
-    let mut studio = Studio::open(StoreOf::AllWorlds, Way::Straight, &[TIME_TO_ACT]).await?;
-    studio.start("a").await?;
-    studio.play(&small_call("frozen", 4)?).await?;
-    studio.until("a", "the call", |shown| shown.attempts.len() == 1).await?;
-    studio.start("b").await?;
-    studio.until("a", "a count", |shown| shown.counts.len() == 1).await?;
-    studio.processor("a")?.freeze().await?;
-    studio.until("b", "that the call is done", |shown| shown.confirmed("ack") == 1).await?;
-    studio.processor("a")?.thaw().await?;
-    studio.until("a", "that it is done there too", |shown| shown.confirmed("ack") == 1).await?;
-    studio.until_all_is_done().await?;
-    studio.close(about).await
+    let mut world = RecordedWorld::open(StoreOf::AllWorlds, Way::Straight, &[TIME_TO_ACT]).await?;
+    world.start("a").await?;
+    world.play(&small_call("frozen", 4)?).await?;
+    world.until("a", "the call", |shown| shown.attempts.len() == 1).await?;
+    world.start("b").await?;
+    world.until("a", "a count", |shown| shown.counts.len() == 1).await?;
+    world.processor("a")?.freeze().await?;
+    world.until("b", "that the call is done", |shown| shown.confirmed("ack") == 1).await?;
+    world.processor("a")?.thaw().await?;
+    world.until("a", "that it is done there too", |shown| shown.confirmed("ack") == 1).await?;
+    world.until_all_is_done().await?;
+    world.close(about).await
 }
 
 pub(super) async fn poisoned_payload(about: &str) -> Recorded {
-    let mut studio = Studio::open(StoreOf::AllWorlds, Way::Straight, &[]).await?;
-    studio.start("a").await?;
+    let mut world = RecordedWorld::open(StoreOf::AllWorlds, Way::Straight, &[]).await?;
+    world.start("a").await?;
     let poison = fs::read(fixture("messages/refused/no-session-id.json"))?;
-    studio.world.publish(SESSION_ENDED_SUBJECT, poison).await?;
-    studio.play(&Call::of("a:b", "c:d", 4)?).await?;
-    studio.until_all_is_done().await?;
-    studio.close(about).await
+    world.world.publish(SESSION_ENDED_SUBJECT, poison).await?;
+    world.play(&Call::of("a:b", "c:d", 4)?).await?;
+    world.until_all_is_done().await?;
+    world.close(about).await
 }
 
 pub(super) async fn refused_summary(about: &str) -> Recorded {
-    let mut studio = Studio::open(StoreOf::AllWorlds, Way::Straight, &[]).await?;
+    let mut world = RecordedWorld::open(StoreOf::AllWorlds, Way::Straight, &[]).await?;
     let few = doc! { "segments": { "$lt": 5 } };
-    studio.world.database().create_collection(SUMMARIES_COLLECTION).validator(few).await?;
-    studio.observer.remark("MongoDB was told to take no summary of five segments or more");
-    studio.start("a").await?;
-    studio.play(&small_call("refused", 8)?).await?;
-    studio.play(&small_call("beside", 4)?).await?;
-    studio.until_all_is_done().await?;
-    studio.close(about).await
+    world.world.database().create_collection(SUMMARIES_COLLECTION).validator(few).await?;
+    world.observer.remark("MongoDB was told to take no summary of five segments or more");
+    world.start("a").await?;
+    world.play(&small_call("refused", 8)?).await?;
+    world.play(&small_call("beside", 4)?).await?;
+    world.until_all_is_done().await?;
+    world.close(about).await
 }
 
 /// A call of `fixtures/transcripts`.
@@ -271,7 +272,7 @@ fn save() -> MongoTraffic {
 }
 
 /// Loses what is on its way.
-fn cut(studio: &Studio) {
-    studio.nats.cut();
-    studio.mongo.cut();
+fn cut(world: &RecordedWorld) {
+    world.nats.cut();
+    world.mongo.cut();
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use transcript_core::{Acknowledgement, Effect, Input, Output, Report, ids::EffectId};
 use transcript_trace::{Note, Said, Server};
 
-use super::trace::{Part, Trace};
+use super::trace::{Trace, TracePart};
 
 /// What a trace shows. Of several processors, or lives of one, everything together in the order of the parts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Shown {
         self.failed.get(effect).copied().unwrap_or(0)
     }
 
-    fn part(&mut self, part: &Part) {
+    fn part(&mut self, part: &TracePart) {
         let mut asked = BTreeMap::<EffectId, &'static str>::new();
         for entry in &part.entries {
             match &entry.said {

@@ -9,19 +9,19 @@ use std::{
 
 use thiserror::Error;
 use transcript_core::{Processor, SettingsError, Time, WallTime};
-use transcript_processor::record::is_trace_file;
+use transcript_processor::service::record::is_trace_file;
 use transcript_trace::{Entry, Follower, Header, Line, Note, ReadError, Reader, Said};
 
 /// A trace, part by part.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Trace {
     /// Its parts.
-    pub parts: Vec<Part>,
+    pub parts: Vec<TracePart>,
 }
 
 /// What one process recorded, or what was noted beside.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
+pub struct TracePart {
     /// Its first line.
     pub header: Header,
     /// The others.
@@ -90,7 +90,7 @@ impl Trace {
         let mut trace = Self::default();
         for line in Reader::new(bytes) {
             match line {
-                Ok(Line::Header(header)) => trace.parts.push(Part { header: *header, entries: vec![] }),
+                Ok(Line::Header(header)) => trace.parts.push(TracePart { header: *header, entries: vec![] }),
                 Ok(Line::Entry(entry)) => trace.parts.last_mut().into_iter().for_each(|part| {
                     part.entries.push((*entry).clone());
                 }),
@@ -136,17 +136,17 @@ impl Trace {
         for part in &self.parts {
             last.insert(part.header.processor.as_deref(), part);
         }
-        last.into_values().map(Part::in_hand).sum()
+        last.into_values().map(TracePart::in_hand).sum()
     }
 
     /// The processor's part that was being written at this time.
-    pub(super) fn part_of(&mut self, processor: &str, at: WallTime) -> Option<&mut Part> {
-        let begun = |part: &&mut Part| part.is_of(processor) && part.header.started_at <= at;
+    pub(super) fn part_of(&mut self, processor: &str, at: WallTime) -> Option<&mut TracePart> {
+        let begun = |part: &&mut TracePart| part.is_of(processor) && part.header.started_at <= at;
         self.parts.iter_mut().filter(begun).last()
     }
 }
 
-impl Part {
+impl TracePart {
     fn is_of(&self, processor: &str) -> bool {
         self.header.processor.as_deref() == Some(processor)
     }

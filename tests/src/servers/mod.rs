@@ -17,7 +17,7 @@ pub use self::{
     process::ServerProcess,
 };
 use crate::{
-    leash::{Exit, LeashError},
+    process_guard::{Exit, ProcessGuardError},
     wait::NotReached,
 };
 
@@ -32,7 +32,7 @@ pub enum ServerError {
     Binary(#[from] BinaryError),
     /// The process could not be started, reached or followed.
     #[error(transparent)]
-    Leash(#[from] LeashError),
+    Guard(#[from] ProcessGuardError),
     /// Its directory could not be prepared.
     #[error("the directory of {server} could not be prepared")]
     Directory {

@@ -31,11 +31,11 @@ const DROP_WITHIN: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Mongod {
     process: ServerProcess,
-    kind: Kind,
+    kind: MongodKind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum MongodKind {
     ReplicaSet,
     Standalone,
 }
@@ -47,7 +47,7 @@ impl Mongod {
     ///
     /// There is no binary, it ends, or it is not ready in time.
     pub async fn replica_set() -> Result<Self, ServerError> {
-        Self::start(Kind::ReplicaSet).await
+        Self::start(MongodKind::ReplicaSet).await
     }
 
     /// A server that is no replica set: it has no change streams and no transactions.
@@ -56,7 +56,7 @@ impl Mongod {
     ///
     /// See [`Self::replica_set`].
     pub async fn standalone() -> Result<Self, ServerError> {
-        Self::start(Kind::Standalone).await
+        Self::start(MongodKind::Standalone).await
     }
 
     /// The replica set that all tests of this process share; it ends with the process.
@@ -69,7 +69,7 @@ impl Mongod {
         SHARED.get_or_try_init(Self::replica_set).await
     }
 
-    async fn start(kind: Kind) -> Result<Self, ServerError> {
+    async fn start(kind: MongodKind) -> Result<Self, ServerError> {
         ServerProcess::on_a_free_port(Program::Mongod, |port| async move {
             let process = ServerProcess::start(Program::Mongod, port, |place| prepare(place, kind)).await?;
             let server = Self { process, kind };
@@ -83,8 +83,8 @@ impl Mongod {
     #[must_use]
     pub fn uri(&self) -> String {
         match self.kind {
-            Kind::ReplicaSet => format!("mongodb://{}/?replicaSet={REPLICA_SET}", self.process.address()),
-            Kind::Standalone => self.direct_uri(),
+            MongodKind::ReplicaSet => format!("mongodb://{}/?replicaSet={REPLICA_SET}", self.process.address()),
+            MongodKind::Standalone => self.direct_uri(),
         }
     }
 
@@ -142,7 +142,7 @@ impl Mongod {
                 other => Err(format!("the server on the port has the pid {other:?}")),
             };
         }
-        if self.kind == Kind::ReplicaSet && hello.get_bool("isreplicaset").unwrap_or(false) {
+        if self.kind == MongodKind::ReplicaSet && hello.get_bool("isreplicaset").unwrap_or(false) {
             let members = vec![doc! { "_id": 0, "host": self.process.address().to_string() }];
             let config = doc! { "_id": REPLICA_SET, "members": members };
             admin.run_command(doc! { "replSetInitiate": config }).await.map_err(describe)?;
@@ -216,7 +216,7 @@ impl Drop for TestDatabase {
 
 const REPLICA_SET: &str = "rs";
 
-fn prepare(place: Place<'_>, kind: Kind) -> io::Result<Vec<OsString>> {
+fn prepare(place: Place<'_>, kind: MongodKind) -> io::Result<Vec<OsString>> {
     let data = place.directory.join("data");
     fs::create_dir(&data)?;
     let mut arguments = vec!["--dbpath".into(), data.into(), "--port".into(), place.port.to_string().into()];
@@ -224,7 +224,7 @@ fn prepare(place: Place<'_>, kind: Kind) -> io::Result<Vec<OsString>> {
     let settings = "--bind_ip 127.0.0.1 --nounixsocket --oplogSize 64 --wiredTigerCacheSizeGB 0.25 \
                     --setParameter diagnosticDataCollectionEnabled=false";
     arguments.extend(settings.split_whitespace().map(Into::into));
-    if kind == Kind::ReplicaSet {
+    if kind == MongodKind::ReplicaSet {
         arguments.extend(["--replSet".into(), REPLICA_SET.into()]);
     }
     Ok(arguments)

@@ -9,7 +9,7 @@ use std::{
 
 use super::{Program, ServerError, port};
 use crate::{
-    leash::{self, Exit, Launch, LeashError, Leashed},
+    process_guard::{self, Exit, GuardedProcess, Launch, ProcessGuardError},
     wait::NotReached,
 };
 
@@ -22,7 +22,7 @@ pub struct ServerProcess {
     program: Program,
     port: u16,
     launch: Launch,
-    leashed: Leashed,
+    guarded: GuardedProcess,
 }
 
 /// Where a server is to run.
@@ -54,7 +54,7 @@ impl ServerProcess {
         prepare: impl FnOnce(Place<'_>) -> io::Result<Vec<OsString>>,
     ) -> Result<Self, ServerError> {
         let failed = |source| ServerError::Directory { server: program, source };
-        let temporary = leash::directory(&program.to_string()).map_err(failed)?;
+        let temporary = process_guard::directory(&program.to_string()).map_err(failed)?;
         let arguments = prepare(Place { directory: temporary.path(), port }).map_err(failed)?;
         let log = temporary.path().join("log");
         let launch = Launch {
@@ -65,17 +65,17 @@ impl ServerProcess {
             output: log.clone(),
             log,
         };
-        let leashed = Leashed::start(launch.clone()).await?;
-        // The leash removes it.
+        let guarded = GuardedProcess::start(launch.clone()).await?;
+        // The guard removes it.
         let _directory = temporary.keep();
-        Ok(Self { program, port, launch, leashed })
+        Ok(Self { program, port, launch, guarded })
     }
 
     /// Starts it as before. Kills it first if it runs.
     pub(super) async fn start_again(&mut self) -> Result<(), ServerError> {
-        self.leashed.kill().await?;
-        let next = Leashed::start(self.launch.clone()).await?;
-        std::mem::replace(&mut self.leashed, next).hand_over();
+        self.guarded.kill().await?;
+        let next = GuardedProcess::start(self.launch.clone()).await?;
+        std::mem::replace(&mut self.guarded, next).hand_over();
         Ok(())
     }
 
@@ -84,16 +84,16 @@ impl ServerProcess {
         &self,
         readiness: impl Future<Output = Result<(), NotReached>>,
     ) -> Result<(), ServerError> {
-        let (server, log) = (self.program, || self.leashed.log_tail());
+        let (server, log) = (self.program, || self.guarded.log_tail());
         tokio::select! {
             reached = readiness => reached.map_err(|source| ServerError::NotReady { server, source, log: log() }),
-            exit = self.leashed.ended() => Err(ServerError::Ended { server, exit: exit?, log: log() }),
+            exit = self.guarded.ended() => Err(ServerError::Ended { server, exit: exit?, log: log() }),
         }
     }
 
     /// Has it read its configuration again (`SIGHUP`).
-    pub(super) fn reload(&self) -> Result<(), LeashError> {
-        self.leashed.reload()
+    pub(super) fn reload(&self) -> Result<(), ProcessGuardError> {
+        self.guarded.reload()
     }
 
     /// Where it runs.
@@ -105,42 +105,42 @@ impl ServerProcess {
     ///
     /// # Errors
     ///
-    /// See [`Leashed::kill`].
-    pub async fn kill(&self) -> Result<Exit, LeashError> {
-        self.leashed.kill().await
+    /// See [`GuardedProcess::kill`].
+    pub async fn kill(&self) -> Result<Exit, ProcessGuardError> {
+        self.guarded.kill().await
     }
 
     /// Asks it to end (`SIGTERM`) and waits until it is gone.
     ///
     /// # Errors
     ///
-    /// See [`Leashed::terminate`].
-    pub async fn terminate(&self) -> Result<Exit, LeashError> {
-        self.leashed.terminate().await
+    /// See [`GuardedProcess::terminate`].
+    pub async fn terminate(&self) -> Result<Exit, ProcessGuardError> {
+        self.guarded.terminate().await
     }
 
     /// Stops it where it stands (`SIGSTOP`): connections stay open and nothing answers.
     ///
     /// # Errors
     ///
-    /// See [`Leashed::freeze`].
-    pub async fn freeze(&self) -> Result<(), LeashError> {
-        self.leashed.freeze().await
+    /// See [`GuardedProcess::freeze`].
+    pub async fn freeze(&self) -> Result<(), ProcessGuardError> {
+        self.guarded.freeze().await
     }
 
     /// Lets it go on.
     ///
     /// # Errors
     ///
-    /// See [`Leashed::thaw`].
-    pub async fn thaw(&self) -> Result<(), LeashError> {
-        self.leashed.thaw().await
+    /// See [`GuardedProcess::thaw`].
+    pub async fn thaw(&self) -> Result<(), ProcessGuardError> {
+        self.guarded.thaw().await
     }
 
     /// The process id of the server itself.
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.leashed.pid()
+        self.guarded.pid()
     }
 
     /// Where its configuration, log and data are.
@@ -152,7 +152,7 @@ impl ServerProcess {
     /// What it has written to its log so far.
     #[must_use]
     pub fn log(&self) -> String {
-        self.leashed.log()
+        self.guarded.log()
     }
 
     /// Its address, for clients and for a proxy before it.

@@ -17,7 +17,7 @@ pub(super) struct Band {
     pub(super) to: Option<Moment>,
     /// Its place among all that was read.
     pub(super) order: u64,
-    pub(super) what: What,
+    pub(super) what: BandCause,
     pub(super) source: Source,
     /// Without its length.
     pub(super) label: String,
@@ -27,7 +27,7 @@ pub(super) struct Band {
 
 /// What is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum What {
+pub(super) enum BandCause {
     /// The process is no more.
     Killed,
     /// The process stands still.
@@ -51,7 +51,7 @@ impl Band {
     /// A few words, its length among them.
     pub(super) fn short(&self) -> String {
         match self.to.map(|to| to.since(self.from)) {
-            Some(length) if self.what == What::Killed => format!("dead for {}", span(length)),
+            Some(length) if self.what == BandCause::Killed => format!("dead for {}", span(length)),
             Some(length) if !length.is_zero() => format!("{}, {}", self.label, span(length)),
             Some(_) | None => self.label.clone(),
         }
@@ -60,12 +60,12 @@ impl Band {
     /// All of it.
     pub(super) fn full(&self) -> String {
         match self.to.map(|to| to.since(self.from)) {
-            Some(length) if self.what == What::Killed => {
+            Some(length) if self.what == BandCause::Killed => {
                 format!("{}; its next run starts {} later", self.text, span(length))
             }
             Some(length) if !length.is_zero() => format!("{}, for {}", self.text, span(length)),
             Some(_) => self.text.clone(),
-            None if self.what == What::Killed => format!("{}; no later run of it is in the trace", self.text),
+            None if self.what == BandCause::Killed => format!("{}; no later run of it is in the trace", self.text),
             None => format!("{}, until the end of the trace", self.text),
         }
     }
@@ -112,7 +112,7 @@ impl Bands {
             }
             let same = bands[noted..].iter_mut().rev().find(|known| known.lane == band.lane && known.what == band.what);
             match same {
-                Some(before) if band.what == What::Away && before.overlaps(&band) => {
+                Some(before) if band.what == BandCause::Away && before.overlaps(&band) => {
                     before.to = before.to.zip(band.to).map(|(one, other)| one.max(other));
                 }
                 Some(_) | None => bands.push(band),

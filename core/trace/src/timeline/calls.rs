@@ -9,7 +9,7 @@ use std::{
 
 use transcript_core::{Acknowledgement, Effect};
 
-use super::model::{CallName, JobOf, Kind, Moment, Step};
+use super::model::{CallName, JobOf, Moment, Step, StepKind};
 
 /// How many heartbeats in a row are kept one by one, so that something between two of them can be drawn there.
 const BEATS: u32 = 64;
@@ -260,7 +260,7 @@ impl Kept {
 impl Steps {
     pub(super) fn push(&mut self, step: Step) {
         let last = if self.tail.is_empty() { self.head.last_mut() } else { self.tail.back_mut() };
-        if step.kind == Kind::Heartbeat {
+        if step.kind == StepKind::Heartbeat {
             self.beats += 1;
             if let Some(last) = last.filter(|last| self.beats > BEATS && last.job == step.job && last.kind == step.kind)
             {
@@ -297,7 +297,7 @@ mod tests {
     use super::*;
     use crate::timeline::model::Lane;
 
-    fn step(at: i64, kind: Kind) -> Step {
+    fn step(at: i64, kind: StepKind) -> Step {
         Step {
             at: Moment(at),
             until: Moment(at),
@@ -329,7 +329,7 @@ mod tests {
                 40 => _ = kept.marks.insert(Mark::Killed),
                 _ => {}
             }
-            kept.steps.push(step(1, Kind::Message));
+            kept.steps.push(step(1, StepKind::Message));
             calls.end(&name, job(number));
         }
         assert_eq!(calls.seen(), 50);
@@ -346,7 +346,7 @@ mod tests {
             calls.begin(&name, job(number), Moment(5), 5);
             let kept = calls.get(&name).expect("it is under way");
             kept.marks.insert(Mark::Killed);
-            kept.steps.push(step(5, Kind::Message));
+            kept.steps.push(step(5, StepKind::Message));
             calls.end(&name, job(number));
         }
         let drawn = calls.finish();
@@ -357,7 +357,7 @@ mod tests {
     #[test]
     fn a_call_of_too_many_steps_loses_its_middle() {
         let mut steps = Kept::new(Moment(0), 0, 10).steps;
-        (0..100).for_each(|at| steps.push(step(at, Kind::Message)));
+        (0..100).for_each(|at| steps.push(step(at, StepKind::Message)));
         assert_eq!(steps.dropped, 90);
         let (head, tail) = steps.into_halves();
         let at: Vec<i64> = head.iter().chain(&tail).map(|step| step.at.0).collect();
@@ -367,7 +367,7 @@ mod tests {
     #[test]
     fn a_long_row_of_heartbeats_takes_little() {
         let mut steps = Kept::new(Moment(0), 0, 400).steps;
-        (0..10_000).for_each(|at| steps.push(step(at, Kind::Heartbeat)));
+        (0..10_000).for_each(|at| steps.push(step(at, StepKind::Heartbeat)));
         assert_eq!((steps.len(), steps.dropped), (64, 0));
         let last = steps.head.last().expect("there are steps");
         assert_eq!((last.count, last.until), (10_000 - 63, Moment(9_999)));

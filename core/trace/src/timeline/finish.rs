@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use super::{
     Timeline,
-    bands::{Band, What},
+    bands::{Band, BandCause},
     calls::Kept,
-    model::{Call, CallName, Kind, Lane, Lives, Moment, Step, grouped},
-    part::Part,
+    model::{Call, CallName, Lane, Lives, Moment, Step, StepKind, grouped},
+    part::DrawnPart,
     read::Reading,
     words,
 };
@@ -103,7 +103,7 @@ fn steps(kept: Vec<(CallName, Kept)>) -> (Vec<Call>, Vec<Step>, Vec<(usize, u64)
             cut.push((place + 1, dropped));
             let dropped = grouped(dropped);
             steps.push(Step {
-                kind: Kind::Remark,
+                kind: StepKind::Remark,
                 call: Some(place),
                 to: before.from,
                 label: format!("{dropped} not drawn"),
@@ -119,8 +119,8 @@ fn steps(kept: Vec<(CallName, Kept)>) -> (Vec<Call>, Vec<Step>, Vec<(usize, u64)
 }
 
 /// A killed process is dead until its next run.
-fn end_kills(bands: &mut [Band], parts: &[Part]) {
-    for band in bands.iter_mut().filter(|band| band.what == What::Killed) {
+fn end_kills(bands: &mut [Band], parts: &[DrawnPart]) {
+    for band in bands.iter_mut().filter(|band| band.what == BandCause::Killed) {
         let Lane::Processor(part) = band.lane else { continue };
         let next = parts[part + 1..].iter().filter(|next| next.name == parts[part].name).map(|next| next.started);
         band.to = next.filter(|started| *started >= band.from).min();
@@ -143,7 +143,7 @@ fn lanes(steps: &[Step], general: &[Step], bands: &[Band], one_session: bool) ->
 fn choose_bands(bands: &mut Vec<Band>) {
     bands.sort_by_key(|band| {
         let length = band.to.map_or(u128::MAX, |to| to.since(band.from).as_micros());
-        (band.what != What::Killed, std::cmp::Reverse(length))
+        (band.what != BandCause::Killed, std::cmp::Reverse(length))
     });
     bands.truncate(MOST_BANDS);
     bands.sort_by_key(|band| (band.from, band.order));
@@ -173,7 +173,7 @@ fn fold(steps: Vec<Step>) -> Vec<Step> {
     folded
 }
 
-fn lives(lane: Lane, parts: &[Part], begins: Moment, ends: Moment) -> Lives {
+fn lives(lane: Lane, parts: &[DrawnPart], begins: Moment, ends: Moment) -> Lives {
     let (name, from, to) = match lane {
         Lane::Transcriber => ("transcriber".to_owned(), None, None),
         Lane::Stream => ("stream".to_owned(), None, None),

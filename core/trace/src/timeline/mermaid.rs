@@ -3,7 +3,7 @@
 use super::{
     Timeline,
     layout::{Drawn, Layout},
-    model::{Kind, Lane},
+    model::{Lane, StepKind},
     text,
     words::shortened,
     xml::visible,
@@ -43,11 +43,11 @@ pub(super) fn diagram(timeline: &Timeline) -> String {
             }
             Drawn::Step { step, .. } => {
                 let arrow = match step.kind {
-                    Kind::Message | Kind::Stored | Kind::Asked => "->>",
-                    Kind::Answered => "-->>",
-                    Kind::Failed | Kind::Lost => "--x",
-                    Kind::Heartbeat => "-)",
-                    Kind::Remark => "->",
+                    StepKind::Message | StepKind::Stored | StepKind::Asked => "->>",
+                    StepKind::Answered => "-->>",
+                    StepKind::Failed | StepKind::Lost => "--x",
+                    StepKind::Heartbeat => "-)",
+                    StepKind::Remark => "->",
                 };
                 let time = row.time.as_ref().map_or(String::new(), |time| format!("{time} "));
                 let text = escaped(&format!("{time}{}", row.label.text));

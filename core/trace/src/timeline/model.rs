@@ -54,7 +54,7 @@ pub(super) struct Step {
     pub(super) at: Moment,
     /// The end of several in a row that are drawn as one; otherwise `at`.
     pub(super) until: Moment,
-    /// How many are drawn as one; segments where it is [`Kind::Stored`].
+    /// How many are drawn as one; segments where it is [`StepKind::Stored`].
     pub(super) count: u64,
     /// Its place among all that was read: of two at the same moment the one that was read first comes first.
     pub(super) order: u64,
@@ -64,7 +64,7 @@ pub(super) struct Step {
     pub(super) from: Lane,
     /// The same as `from` where it was said to nobody.
     pub(super) to: Lane,
-    pub(super) kind: Kind,
+    pub(super) kind: StepKind,
     /// A few words.
     pub(super) label: String,
     /// The whole of it.
@@ -73,7 +73,7 @@ pub(super) struct Step {
 
 /// The kind of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(super) enum StepKind {
     /// A message, or a note about one.
     Message,
     /// Segments were stored.
@@ -159,7 +159,7 @@ impl fmt::Display for CallName {
     }
 }
 
-impl Kind {
+impl StepKind {
     /// Whether several in a row are drawn as one.
     pub(super) fn folds(self) -> bool {
         matches!(self, Self::Heartbeat | Self::Stored)

@@ -22,7 +22,7 @@ use crate::{
 
 /// A part of a trace, with those that continue it.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct DrawnPart {
     /// `None` for an observer's.
     pub(super) name: Option<Arc<str>>,
     /// Which run of this processor it is, from 1.
@@ -89,7 +89,7 @@ pub(super) struct Open {
     pub(super) announces: Option<(String, String)>,
 }
 
-impl Part {
+impl DrawnPart {
     pub(super) fn new(header: Header, run: usize, core: Option<Processor>) -> Self {
         let started = Moment::of_wall(header.started_at);
         let last_job = header.continues.as_ref().and_then(|before| before.last_job);
@@ -188,7 +188,7 @@ impl Part {
         match follower.follow(at, job, input) {
             Followed::Unknown => {}
             Followed::Taken(outputs) => self.expected.extend(outputs),
-            Followed::Astray { outputs, jobs, .. } => {
+            Followed::OtherJob { outputs, jobs, .. } => {
                 self.expected.extend(outputs);
                 self.expected.extend(follower.leave_out(&LeftOut {
                     inputs: 0,

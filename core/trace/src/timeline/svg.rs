@@ -2,9 +2,9 @@
 
 use super::{
     Timeline,
-    bands::What,
+    bands::BandCause,
     layout::{ASIDE, Drawn, GUTTER, Layout, ROW, Row, Side, TIME_BELOW},
-    model::{Kind, Step, span},
+    model::{Step, StepKind, span},
     text,
     words::{brief, shortened, units},
     xml::Xml,
@@ -155,16 +155,18 @@ fn arrow(xml: &mut Xml, step: &Step, y: i32, from: f64, to: f64) {
     }
     // What was lost does not arrive.
     let (to, head) = match step.kind {
-        Kind::Lost => (from + (to - from) * 0.7, "url(#cross)"),
-        Kind::Failed => (to, "url(#failed)"),
-        Kind::Heartbeat => (to, "url(#beat)"),
-        Kind::Message | Kind::Stored | Kind::Asked | Kind::Answered | Kind::Remark => (to, "url(#head)"),
+        StepKind::Lost => (from + (to - from) * 0.7, "url(#cross)"),
+        StepKind::Failed => (to, "url(#failed)"),
+        StepKind::Heartbeat => (to, "url(#beat)"),
+        StepKind::Message | StepKind::Stored | StepKind::Asked | StepKind::Answered | StepKind::Remark => {
+            (to, "url(#head)")
+        }
     };
     xml.empty(
         "line",
         &[("class", &"arrow"), ("x1", &Share(from)), ("x2", &Share(to)), ("y1", &y), ("y2", &y), ("marker-end", &head)],
     );
-    if step.kind == Kind::Heartbeat && step.count > 1 {
+    if step.kind == StepKind::Heartbeat && step.count > 1 {
         let ticks = step.count.min(MOST_TICKS);
         for tick in 1..=ticks {
             let x = Share(from + (to - from) * tick as f64 / (ticks + 1) as f64);
@@ -237,24 +239,24 @@ fn headlines(timeline: &Timeline) -> Vec<String> {
     lines.iter().map(|line| shortened(line, 140)).filter(|line| units(line) > 0).collect()
 }
 
-fn class_of_step(kind: Kind) -> &'static str {
+fn class_of_step(kind: StepKind) -> &'static str {
     match kind {
-        Kind::Message => "message",
-        Kind::Stored => "stored",
-        Kind::Asked => "asked",
-        Kind::Answered => "answered",
-        Kind::Failed => "failed",
-        Kind::Lost => "lost",
-        Kind::Heartbeat => "heartbeat",
-        Kind::Remark => "remark",
+        StepKind::Message => "message",
+        StepKind::Stored => "stored",
+        StepKind::Asked => "asked",
+        StepKind::Answered => "answered",
+        StepKind::Failed => "failed",
+        StepKind::Lost => "lost",
+        StepKind::Heartbeat => "heartbeat",
+        StepKind::Remark => "remark",
     }
 }
 
-fn class_of_band(what: What) -> &'static str {
+fn class_of_band(what: BandCause) -> &'static str {
     match what {
-        What::Killed => "killed",
-        What::Frozen => "frozen",
-        What::Away => "away",
-        What::Missing => "missing",
+        BandCause::Killed => "killed",
+        BandCause::Frozen => "frozen",
+        BandCause::Away => "away",
+        BandCause::Missing => "missing",
     }
 }

@@ -5,7 +5,7 @@ use transcript_core::{
 };
 
 use super::{
-    model::{Kind, Lane, Moment, Step, grouped, span},
+    model::{Lane, Moment, Step, StepKind, grouped, span},
     xml::visible,
 };
 
@@ -163,7 +163,7 @@ pub(super) fn fold(step: &mut Step) {
     let (count, length) = (step.count, span(step.until.since(step.at)));
     let counted = grouped(count);
     match step.kind {
-        Kind::Heartbeat if count > 1 => {
+        StepKind::Heartbeat if count > 1 => {
             step.label = format!("{counted} heartbeats");
             step.text = if step.at == step.until {
                 format!("{counted} heartbeats: still at work")
@@ -171,7 +171,7 @@ pub(super) fn fold(step: &mut Step) {
                 format!("{counted} heartbeats within {length}: still at work")
             };
         }
-        Kind::Stored => {
+        StepKind::Stored => {
             step.label = format!("+{}", segments(count));
             step.text = if step.at == step.until {
                 format!("stored: {} more", segments(count))
@@ -179,7 +179,13 @@ pub(super) fn fold(step: &mut Step) {
                 format!("stored: {} more within {length}", segments(count))
             };
         }
-        Kind::Heartbeat | Kind::Message | Kind::Asked | Kind::Answered | Kind::Failed | Kind::Lost | Kind::Remark => {}
+        StepKind::Heartbeat
+        | StepKind::Message
+        | StepKind::Asked
+        | StepKind::Answered
+        | StepKind::Failed
+        | StepKind::Lost
+        | StepKind::Remark => {}
     }
 }
 

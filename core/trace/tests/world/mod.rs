@@ -29,9 +29,9 @@ pub struct Call {
 }
 
 /// What is recorded: one input, with the time and the job that took it.
-pub type Told = (Time, Option<JobId>, Input);
+pub type RecordedInput = (Time, Option<JobId>, Input);
 
-pub struct World {
+pub struct TracedWorld {
     core: Processor,
     calls: Vec<Call>,
     stored: BTreeMap<String, Stored>,
@@ -41,7 +41,7 @@ pub struct World {
     happened: u64,
     /// The store answers nothing but failures for that time.
     pub store_away: Option<(Time, Time)>,
-    pub told: Vec<Told>,
+    pub told: Vec<RecordedInput>,
 }
 
 pub fn ms(millis: u64) -> Time {
@@ -94,24 +94,24 @@ pub fn core(settings: &Settings) -> Processor {
 }
 
 /// The trace of what a core was told.
-pub fn record(content: Content, settings: &Settings, told: &[Told]) -> Vec<u8> {
+pub fn record(content: Content, settings: &Settings, told: &[RecordedInput]) -> Vec<u8> {
     let mut recorder =
         Recorder::new(vec![], header(content, settings), core(settings)).expect("a vector takes everything");
     for (at, job, input) in told {
         recorder.record(*at, *job, input.clone()).expect("a vector takes everything");
     }
-    assert_eq!(recorder.astray(), 0, "the second core goes the same way");
+    assert_eq!(recorder.mismatches(), 0, "the second core goes the same way");
     std::mem::take(recorder.get_mut())
 }
 
 /// Everything that a core is told until nothing more happens.
-pub fn play(settings: &Settings, calls: &[Call]) -> Vec<Told> {
-    let mut world = World::new(core(settings), calls);
+pub fn play(settings: &Settings, calls: &[Call]) -> Vec<RecordedInput> {
+    let mut world = TracedWorld::new(core(settings), calls);
     world.run();
     world.told
 }
 
-impl World {
+impl TracedWorld {
     pub fn new(core: Processor, calls: &[Call]) -> Self {
         let mut world = Self {
             core,

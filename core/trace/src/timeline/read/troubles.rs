@@ -6,9 +6,9 @@ use super::Reading;
 use crate::{
     format::{LeftOut, Note, Server},
     timeline::{
-        bands::{Band, Source, What, server_name},
+        bands::{Band, BandCause, Source, server_name},
         calls::Mark,
-        model::{Kind, Lane, Moment, Step, grouped, span},
+        model::{Lane, Moment, Step, StepKind, grouped, span},
         part::End,
     },
 };
@@ -25,7 +25,7 @@ impl Reading<'_> {
         }
         let (from, to) = (part.started.after(due.at), part.now);
         let text = format!("a wake-up that was due ({:?}) came late: the process stood still", due.timer);
-        self.band(What::Frozen, Source::Derived, (from, Some(to)), "stood still", text);
+        self.band(BandCause::Frozen, Source::Derived, (from, Some(to)), "stood still", text);
     }
 
     /// An outage begins with the first failure of a server that does not answer, and ends with its next success.
@@ -56,7 +56,16 @@ impl Reading<'_> {
         let order = self.next();
         let text = format!("{} does not answer: {failure}", server_name(server));
         let label = "away".to_owned();
-        self.bands.add(Band { lane: server, from, to, order, what: What::Away, source: Source::Derived, label, text });
+        self.bands.add(Band {
+            lane: server,
+            from,
+            to,
+            order,
+            what: BandCause::Away,
+            source: Source::Derived,
+            label,
+            text,
+        });
     }
 
     pub(super) fn left_out(&mut self, left_out: &LeftOut) {
@@ -78,7 +87,7 @@ impl Reading<'_> {
             let more = if left_out.jobs.len() > jobs.len() { " and others" } else { "" };
             let jobs = if jobs.is_empty() { "none".to_owned() } else { jobs.join(", ") + more };
             let text = format!("{missing}: {}; jobs that are not told any further: {jobs}", left_out.why);
-            self.band(What::Missing, Source::Noted, (now, Some(now)), &missing, text);
+            self.band(BandCause::Missing, Source::Noted, (now, Some(now)), &missing, text);
         }
     }
 
@@ -97,7 +106,7 @@ impl Reading<'_> {
                         job: None,
                         from: Lane::Transcriber,
                         to: Lane::Store,
-                        kind: Kind::Stored,
+                        kind: StepKind::Stored,
                         label: String::new(),
                         text: String::new(),
                     };
@@ -107,7 +116,7 @@ impl Reading<'_> {
             Note::Killed if self.part().name.is_some() => self.part().end = Some(End::Killed(now)),
             Note::Frozen { until } if self.part().name.is_some() => {
                 let (to, text) = (started.after(until), "the process stands still".to_owned());
-                self.band(What::Frozen, Source::Noted, (now, Some(to)), "frozen", text);
+                self.band(BandCause::Frozen, Source::Noted, (now, Some(to)), "frozen", text);
             }
             Note::Away { server, until } => {
                 let (order, lane) = (
@@ -118,19 +127,19 @@ impl Reading<'_> {
                     },
                 );
                 let (to, text) = (until.map(|until| started.after(until)), format!("{} is away", server_name(lane)));
-                let (what, source, label) = (What::Away, Source::Noted, "away".to_owned());
+                let (what, source, label) = (BandCause::Away, Source::Noted, "away".to_owned());
                 self.bands.add(Band { lane, from: now, to, order, what, source, label, text });
             }
             Note::Killed => {
                 let text = "a process is killed; the trace does not say which one".to_owned();
-                self.say_in_general(now, Kind::Remark, "a kill".to_owned(), text);
+                self.say_in_general(now, StepKind::Remark, "a kill".to_owned(), text);
             }
             Note::Frozen { until } => {
                 let length = span(started.after(until).since(now));
                 let text = format!("a process stands still for {length}; the trace does not say which one");
-                self.say_in_general(now, Kind::Remark, "a freeze".to_owned(), text);
+                self.say_in_general(now, StepKind::Remark, "a freeze".to_owned(), text);
             }
-            Note::Remark(remark) => self.say_in_general(now, Kind::Remark, remark.clone(), remark),
+            Note::Remark(remark) => self.say_in_general(now, StepKind::Remark, remark.clone(), remark),
         }
     }
 
@@ -157,7 +166,7 @@ impl Reading<'_> {
             };
             let at = noted.unwrap_or(now.max(started));
             self.part().end = Some(End::Killed(at));
-            self.band(What::Killed, source, (at, None), label, text);
+            self.band(BandCause::Killed, source, (at, None), label, text);
         }
         for job in under_way {
             if !self.part().drained {

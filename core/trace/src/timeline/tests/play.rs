@@ -28,12 +28,12 @@ pub(super) struct Play {
     now: Time,
     /// Answers on the way.
     answers: VecDeque<(Time, EffectId, Report)>,
-    world: World,
+    world: PlayWorld,
 }
 
 /// What is stored, and what does not work.
 #[derive(Debug, Clone, Default)]
-pub(super) struct World {
+pub(super) struct PlayWorld {
     pub(super) segments: u64,
     stored: BTreeMap<Key, Stored>,
     sequence: u64,
@@ -62,17 +62,17 @@ pub(super) fn header(name: &str, started: i64, settings: Settings) -> Header {
 
 impl Play {
     pub(super) fn new(name: &str) -> Self {
-        Self::with(name, START, &Settings::default(), World::default(), vec![])
+        Self::with(name, START, &Settings::default(), PlayWorld::default(), vec![])
     }
 
-    pub(super) fn with(name: &str, started: i64, settings: &Settings, world: World, trace: Vec<u8>) -> Self {
+    pub(super) fn with(name: &str, started: i64, settings: &Settings, world: PlayWorld, trace: Vec<u8>) -> Self {
         let core = || Processor::new(settings.clone()).expect("settings can work");
         let recorder =
             Recorder::new(trace, header(name, started, settings.clone()), core()).expect("a vector takes all");
         Self { recorder, core: core(), started, now: Time::ZERO, answers: VecDeque::new(), world }
     }
 
-    pub(super) fn world(&mut self) -> &mut World {
+    pub(super) fn world(&mut self) -> &mut PlayWorld {
         &mut self.world
     }
 
@@ -178,7 +178,7 @@ impl Play {
     }
 }
 
-impl World {
+impl PlayWorld {
     fn answer(&mut self, effect: &Effect, now: Time) -> Option<Report> {
         let words = effect.to_string();
         if self.unanswered.is_some_and(|these| words.starts_with(these)) {
@@ -276,7 +276,7 @@ pub(super) fn kill() -> Vec<u8> {
 /// Segments come so late that the call takes all its rounds.
 pub(super) fn heartbeats() -> Vec<u8> {
     let settings = Settings { quiet_period: seconds(30), ..Settings::default() };
-    let mut play = Play::with("a", START, &settings, World::default(), vec![]);
+    let mut play = Play::with("a", START, &settings, PlayWorld::default(), vec![]);
     play.store("s", 1).deliver(7, 1, ("c", "s")).sleep(seconds(35));
     play.store("s", 1).sleep(seconds(12)).store("s", 2).sleep(seconds(120));
     play.trace()

@@ -1,0 +1,575 @@
+//! All jobs of one process: which of a key runs, what is due, and what is said.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    event::SessionEnded,
+    failure::{Failure, FailureKind, Served},
+    ids::{EffectId, JobId, Key},
+    input::{Delivery, Exhausted, Input, Report, StaleSummary},
+    job::{Event, Job, Next, State, Weight},
+    output::{Output, Timer, WakeUp},
+    settings::{Settings, SettingsError},
+    time::Time,
+};
+
+/// How long jobs that the grace time has left may take to be given back; no longer than the grace time itself.
+const LAST_MOMENT: Duration = Duration::from_secs(1);
+
+/// The state machine that decides everything about every job; see the crate's first page.
+#[derive(Debug)]
+pub struct Processor {
+    settings: Settings,
+    now: Time,
+    /// Boxed: the map's nodes are half empty where ids only grow, and move what is in them.
+    jobs: BTreeMap<JobId, Box<Job>>,
+    /// The jobs of each key, in the order of their delivery: the first one runs that has not done its work.
+    key_queues: BTreeSet<(Digest, JobId)>,
+    /// The next deadline of each job.
+    due: BTreeSet<(Time, JobId)>,
+    /// When the grace time of a draining processor ends, or the moment after it.
+    grace_ends: Option<Time>,
+    grace_is_over: bool,
+    last_job: u64,
+    /// Jobs that wait for nothing but the confirmation of their acknowledgement.
+    acknowledging: usize,
+    /// Jobs without a delivery.
+    without_delivery: usize,
+    bytes: Bytes,
+    served: Served,
+    outputs: VecDeque<Output>,
+    counters: Counters,
+    #[cfg(feature = "planted-bugs")]
+    bug: Option<crate::Bug>,
+    #[cfg(test)]
+    pub(crate) edges: BTreeSet<(State, &'static str, State)>,
+}
+
+/// Stands for a key where many are compared: equal keys have equal digests, others may.
+type Digest = u64;
+
+/// The texts of all summaries under way.
+#[derive(Debug, Default)]
+struct Bytes {
+    /// The bytes that the jobs hold, and have to be ready for.
+    held: u64,
+    /// How many jobs wait for a page.
+    awaiting: usize,
+    /// Jobs that would ask for one if there were room, oldest first.
+    waiting: BTreeSet<JobId>,
+}
+
+/// What has happened since the start, counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Counters {
+    /// Deliveries taken.
+    pub delivered: u64,
+    /// Those of them that JetStream had handed over before.
+    pub redelivered: u64,
+    /// Payloads that can never be processed.
+    pub rejected: u64,
+    /// Messages kept as dead letters.
+    pub dead_lettered: u64,
+    /// Ends published again by a draining processor.
+    pub republished: u64,
+    /// Jobs given back to JetStream.
+    pub given_back: u64,
+    /// Jobs whose acknowledgement was confirmed.
+    pub acknowledged: u64,
+    /// Effects asked for again.
+    pub retried: u64,
+    /// Jobs whose acknowledgement was never confirmed; they are left to redelivery.
+    pub unconfirmed: u64,
+    /// Jobs that the grace time of a draining processor left to redelivery.
+    pub abandoned: u64,
+    /// Reports of unknown or finished effects, or of another kind than the effect.
+    pub ignored_reports: u64,
+    /// Deliveries not taken because twice as many jobs as asked for were there; they are left to redelivery.
+    pub overflowed: u64,
+}
+
+impl Processor {
+    /// A processor without a job.
+    ///
+    /// # Errors
+    ///
+    /// Settings that cannot work.
+    pub fn new(settings: Settings) -> Result<Self, SettingsError> {
+        settings.check()?;
+        Ok(Self {
+            settings,
+            now: Time::ZERO,
+            jobs: BTreeMap::new(),
+            key_queues: BTreeSet::new(),
+            due: BTreeSet::new(),
+            grace_ends: None,
+            grace_is_over: false,
+            last_job: 0,
+            acknowledging: 0,
+            without_delivery: 0,
+            bytes: Bytes::default(),
+            served: Served::default(),
+            outputs: VecDeque::new(),
+            counters: Counters::default(),
+            #[cfg(feature = "planted-bugs")]
+            bug: None,
+            #[cfg(test)]
+            edges: BTreeSet::new(),
+        })
+    }
+
+    /// A processor with a fault.
+    ///
+    /// # Errors
+    ///
+    /// Settings that cannot work.
+    #[cfg(feature = "planted-bugs")]
+    pub fn with_bug(settings: Settings, bug: crate::Bug) -> Result<Self, SettingsError> {
+        Ok(Self { bug: Some(bug), ..Self::new(settings)? })
+    }
+
+    /// Takes what has happened, at a time that is not before that of the last call. Gives the job that it was for; `None`
+    /// where it was for no single one, or where nobody took it.
+    pub fn handle(&mut self, now: Time, input: Input) -> Option<JobId> {
+        self.now = self.now.max(now);
+        let job = match input {
+            Input::Delivered(delivery) => self.deliver(&delivery),
+            Input::Reported { effect, report } => self.report(effect, report),
+            Input::Exhausted(exhausted) => self.exhausted(&exhausted),
+            Input::Stale(stale) => self.stale(stale),
+            Input::Woken => None,
+            Input::Drain => {
+                self.drain();
+                None
+            }
+        };
+        self.serve_timers();
+        job
+    }
+
+    /// Gives the next job this number, which no job under way may have: for a core that is told of some jobs only, those of
+    /// a trace.
+    pub fn number_next_job(&mut self, id: JobId) {
+        self.last_job = id.0.saturating_sub(1);
+    }
+
+    /// Ends a job without a word, for a core that will not be told what becomes of it. Its key's next job goes on.
+    pub fn forget(&mut self, id: JobId) {
+        self.acknowledging -= usize::from(self.jobs.get(&id).is_some_and(|job| job.state() == State::Acknowledging));
+        self.end(id);
+    }
+
+    /// The jobs under way, oldest first.
+    pub fn jobs(&self) -> impl Iterator<Item = JobId> {
+        self.jobs.keys().copied()
+    }
+
+    /// Whether a job is under way.
+    #[must_use]
+    pub fn has(&self, id: JobId) -> bool {
+        self.jobs.contains_key(&id)
+    }
+
+    /// The next thing to do, until it is [`Output::Wait`] or [`Output::Drained`].
+    pub fn poll_output(&mut self) -> Output {
+        if let Some(output) = self.outputs.pop_front() {
+            return output;
+        }
+        if self.grace_ends.is_some() && self.jobs.is_empty() {
+            return Output::Drained;
+        }
+        let job = self.due.first().and_then(|(at, job)| {
+            let timer = self.jobs.get(job)?.timers.next()?.1;
+            Some(WakeUp { at: *at, timer })
+        });
+        let grace = self.grace_ends.map(|at| WakeUp { at, timer: Timer::Grace });
+        Output::Wait(job.into_iter().chain(grace).min_by_key(|wake_up| wake_up.at))
+    }
+
+    /// How many more deliveries it wants.
+    ///
+    /// A job that only waits for the confirmation of its acknowledgement takes no room: a server that was killed forgets
+    /// its last deliveries, answers no acknowledgement of them, and delivers them again only to whoever asks.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        let most = self.settings.max_in_flight;
+        let working = self.jobs.len().saturating_sub(self.acknowledging);
+        match self.grace_ends {
+            Some(_) => 0,
+            None => most.saturating_sub(working).min(most.saturating_mul(2).saturating_sub(self.jobs.len())),
+        }
+    }
+
+    /// How many bytes of text the summaries under way hold, and have to be ready for.
+    #[must_use]
+    pub fn bytes_in_flight(&self) -> u64 {
+        self.bytes.held
+    }
+
+    /// How many jobs are under way.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.jobs.len()
+    }
+
+    /// How many jobs stand where.
+    #[must_use]
+    pub fn states(&self) -> BTreeMap<State, usize> {
+        let mut states = BTreeMap::new();
+        for job in self.jobs.values() {
+            *states.entry(job.state()).or_default() += 1;
+        }
+        states
+    }
+
+    /// What has happened since the start.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    fn deliver(&mut self, delivery: &Delivery) -> Option<JobId> {
+        self.served.delivered(self.now, self.settings.longest_silence());
+        let ended = SessionEnded::parse(&delivery.payload.0).map(|ended| (self.key(&ended), ended));
+        if let Ok((key, _)) = &ended
+            && let Some(id) = self.redelivered(key, delivery)
+        {
+            return Some(id);
+        }
+        // Jobs without a delivery must not take the place of one that was asked for.
+        if self.jobs.len() - self.without_delivery >= self.settings.max_in_flight.saturating_mul(2) {
+            self.counters.overflowed += 1;
+            return None;
+        }
+        self.counters.delivered += 1;
+        self.counters.redelivered += u64::from(delivery.attempt > 1);
+        self.counters.rejected += u64::from(ended.is_err());
+        let id = self.next_id();
+        match ended {
+            Err(rejection) => {
+                let job = Job::rejected(id, self.now, delivery, rejection.to_string(), &self.settings);
+                self.begin(id, "delivered", job, Next::Ask);
+            }
+            Ok((_, ended)) if self.grace_ends.is_some() => {
+                let job = Job::handed_on(id, self.now, delivery, ended, &self.settings);
+                self.begin(id, "delivered", job, Next::Ask);
+            }
+            Ok((key, ended)) => {
+                let job = Job::new(id, self.now, delivery, key.clone(), ended, &self.settings);
+                self.begin(id, "delivered", job, Next::Stay);
+                self.queue(id, &key);
+            }
+        }
+        Some(id)
+    }
+
+    /// The job that is under way about the same message and takes the delivery over. A second one would only do the same
+    /// again, and its acknowledgement would settle the first one's delivery.
+    fn redelivered(&mut self, key: &Key, delivery: &Delivery) -> Option<JobId> {
+        let same = |id: &JobId| {
+            self.jobs
+                .get(id)
+                .is_some_and(|job| job.reply().is_some() && job.stream_sequence() == delivery.stream_sequence)
+        };
+        let id = self.jobs_of_key(key).find(same)?;
+        self.advance(id, Event::Redelivered { reply: Arc::clone(&delivery.reply), attempt: delivery.attempt });
+        let taken = self.jobs.contains_key(&id);
+        if taken {
+            self.counters.delivered += 1;
+            self.counters.redelivered += 1;
+        }
+        taken.then_some(id)
+    }
+
+    fn exhausted(&mut self, exhausted: &Exhausted) -> Option<JobId> {
+        #[cfg(feature = "planted-bugs")]
+        if self.bug == Some(crate::Bug::ExhaustedIgnored) {
+            return None;
+        }
+        let id = self.next_id();
+        self.begin(id, "exhausted", Job::exhausted(id, self.now, exhausted), Next::Ask);
+        Some(id)
+    }
+
+    /// Takes up a session that has more segments than its summary, unless there is no room, or a job about it is under way already.
+    fn stale(&mut self, stale: StaleSummary) -> Option<JobId> {
+        let key = stale.session.key();
+        if self.room() == 0 || self.first_of_key(&key).is_some() {
+            return None;
+        }
+        let id = self.next_id();
+        self.begin(id, "stale", Job::stale(id, self.now, key.clone(), stale), Next::Stay);
+        self.queue(id, &key);
+        Some(id)
+    }
+
+    fn key(&self, ended: &SessionEnded) -> Key {
+        #[cfg(feature = "planted-bugs")]
+        if self.bug == Some(crate::Bug::UnescapedKey) {
+            return Key::unescaped(&ended.session);
+        }
+        ended.session.key()
+    }
+
+    fn next_id(&mut self) -> JobId {
+        self.last_job += 1;
+        JobId(self.last_job)
+    }
+
+    fn begin(&mut self, id: JobId, on: &'static str, job: Job, next: Next) {
+        #[cfg(feature = "planted-bugs")]
+        let job = job.with_bug(self.bug);
+        self.took(State::Over, on, job.state());
+        self.counters.given_back += u64::from(job.gives_back());
+        self.acknowledging += usize::from(job.state() == State::Acknowledging);
+        self.without_delivery += usize::from(job.reply().is_none());
+        self.jobs.insert(id, Box::new(job));
+        self.go_on(id, next);
+    }
+
+    /// Puts the job behind those of the same key; the first one runs.
+    fn queue(&mut self, id: JobId, key: &Key) {
+        self.key_queues.insert((digest(key), id));
+        if self.first_of_key(key) == Some(id) {
+            self.advance(id, Event::FirstOfKey);
+        }
+    }
+
+    fn report(&mut self, effect: EffectId, report: Report) -> Option<JobId> {
+        if self.jobs.get(&effect.job).is_some_and(|job| job.awaits(effect, &report)) {
+            self.served.reported(self.now, &report, self.settings.longest_silence());
+            self.counters.dead_lettered += u64::from(matches!(report, Report::DeadLettered { .. }));
+            self.counters.republished += u64::from(matches!(report, Report::Republished { .. }));
+            self.advance(effect.job, Event::Reported(report));
+            Some(effect.job)
+        } else {
+            self.counters.ignored_reports += 1;
+            None
+        }
+    }
+
+    fn drain(&mut self) {
+        if self.grace_ends.is_some() {
+            return;
+        }
+        self.grace_ends = Some(self.now.after(self.settings.grace));
+        let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
+        for id in jobs {
+            self.advance(id, Event::Drain);
+        }
+    }
+
+    fn serve_timers(&mut self) {
+        while let Some((_, id)) = self.due.first().copied().filter(|(at, _)| *at <= self.now) {
+            match self.jobs.get_mut(&id).and_then(|job| job.timers.take_due(self.now)) {
+                Some(Timer::Heartbeat) => self.heartbeat(id),
+                Some(Timer::Settle) => self.advance(id, Event::QuietOver),
+                Some(Timer::Retry) => {
+                    self.counters.retried += 1;
+                    self.advance(id, Event::PauseOver);
+                }
+                Some(Timer::Answer) => {
+                    let detail = format!("no report within {:?}", self.settings.answer_timeout);
+                    let failure = Failure { kind: FailureKind::TimedOut, detail };
+                    self.advance(id, Event::Reported(Report::Failed(failure)));
+                }
+                Some(Timer::Grace) | None => {
+                    if let Some(job) = self.jobs.get_mut(&id) {
+                        schedule(&mut self.due, id, job);
+                    }
+                }
+            }
+        }
+        if self.grace_ends.is_some_and(|at| at <= self.now) && !self.grace_is_over {
+            self.end_grace();
+        } else if self.grace_ends.is_some_and(|at| at <= self.now) {
+            self.counters.abandoned += u64::try_from(self.jobs.len()).unwrap_or(u64::MAX);
+            self.jobs.clear();
+            self.bytes = Bytes::default();
+            self.acknowledging = 0;
+            self.without_delivery = 0;
+            self.key_queues.clear();
+            self.due.clear();
+        }
+    }
+
+    /// Gives back what did not come to its end within the grace time, for which there is a moment more.
+    fn end_grace(&mut self) {
+        self.grace_is_over = true;
+        self.grace_ends = Some(self.now.after(self.settings.grace.min(LAST_MOMENT)));
+        let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
+        for id in jobs {
+            self.advance(id, Event::GraceOver);
+        }
+    }
+
+    fn heartbeat(&mut self, id: JobId) {
+        let next = self.now.after(self.settings.heartbeat_interval());
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        job.timers.set(Timer::Heartbeat, next);
+        schedule(&mut self.due, id, job);
+        #[cfg(feature = "planted-bugs")]
+        if self.bug == Some(crate::Bug::NoHeartbeat) {
+            return;
+        }
+        if let Some(reply) = job.reply() {
+            self.outputs.push_back(Output::InProgress { reply: Arc::clone(reply) });
+        }
+    }
+
+    fn advance(&mut self, id: JobId, event: Event) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let (from, on) = (job.state(), event.name());
+        let acknowledged = matches!(event, Event::Reported(Report::Acknowledged));
+        let next = job.advance(self.now, event, self.served, &self.settings);
+        let to = job.state();
+        if from != to {
+            self.counters.given_back += u64::from(job.gives_back());
+            self.acknowledging += usize::from(to == State::Acknowledging);
+            self.acknowledging -= usize::from(from == State::Acknowledging);
+            self.counters.acknowledged += u64::from(acknowledged);
+            self.counters.unconfirmed += u64::from(from == State::Acknowledging && !acknowledged);
+        }
+        let done = if from != to && to == State::Acknowledging { job.key().cloned() } else { None };
+        if next != Next::Stay && on != "pause over" {
+            self.took(from, on, to);
+        }
+        self.go_on(id, next);
+        if let Some(key) = done {
+            self.start_next_of_key(&key);
+        }
+    }
+
+    fn go_on(&mut self, id: JobId, next: Next) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        match next {
+            Next::Ask if job.is_loading() && !self.bytes.have_room(&self.settings) => {
+                self.bytes.waiting.insert(id);
+            }
+            Next::Ask => {
+                if let Some((id, effect)) = job.ask(self.now, &self.settings) {
+                    self.outputs.push_back(Output::Perform { id, effect });
+                }
+            }
+            Next::Wait(timer, at) => job.timers.set(timer, at),
+            Next::Stay => {}
+            Next::End => return self.end(id),
+        }
+        // The account of bytes is kept in step with the job, and others go on where there is room again.
+        if !job.is_loading() {
+            self.bytes.waiting.remove(&id);
+        }
+        let weight = job.weight(&self.settings);
+        let weighed = std::mem::replace(&mut job.weighed, weight);
+        schedule(&mut self.due, id, job);
+        if weight != weighed {
+            self.bytes.change(weighed, weight);
+            self.admit();
+        }
+    }
+
+    fn admit(&mut self) {
+        while self.bytes.have_room(&self.settings)
+            && let Some(id) = self.bytes.waiting.pop_first()
+        {
+            let Some(job) = self.jobs.get_mut(&id) else { continue };
+            if let Some((effect, what)) = job.ask(self.now, &self.settings) {
+                self.outputs.push_back(Output::Perform { id: effect, effect: what });
+            }
+            let weight = job.weight(&self.settings);
+            self.bytes.change(std::mem::replace(&mut job.weighed, weight), weight);
+            schedule(&mut self.due, id, job);
+        }
+    }
+
+    fn end(&mut self, id: JobId) {
+        let Some(job) = self.jobs.remove(&id) else { return };
+        self.without_delivery -= usize::from(job.reply().is_none());
+        self.bytes.change(job.weighed, Weight::default());
+        self.bytes.waiting.remove(&id);
+        self.admit();
+        if let Some(at) = job.scheduled {
+            self.due.remove(&(at, id));
+        }
+        if let Some(key) = job.key() {
+            self.key_queues.remove(&(digest(key), id));
+            self.start_next_of_key(key);
+        }
+    }
+
+    /// The next job of the key goes on, unless it does already. It does not wait for an acknowledgement to be confirmed: a
+    /// server that forgot the delivery in a crash answers none, and delivers it again only where there is room.
+    fn start_next_of_key(&mut self, key: &Key) {
+        // A draining processor begins nothing.
+        if self.grace_ends.is_none()
+            && let Some(next) = self.first_of_key(key)
+        {
+            self.advance(next, Event::FirstOfKey);
+        }
+    }
+
+    fn first_of_key(&self, key: &Key) -> Option<JobId> {
+        let works = |id: &JobId| self.jobs.get(id).is_some_and(|job| job.state() != State::Acknowledging);
+        self.jobs_of_key(key).find(works)
+    }
+
+    /// The jobs of a key, in the order of their delivery.
+    fn jobs_of_key(&self, key: &Key) -> impl Iterator<Item = JobId> {
+        let digest = digest(key);
+        let alike = self.key_queues.range((digest, JobId(0))..=(digest, JobId(u64::MAX))).map(|(_, id)| *id);
+        alike.filter(move |id| self.jobs.get(id).is_some_and(|job| job.key() == Some(key)))
+    }
+
+    #[cfg(test)]
+    fn took(&mut self, from: State, on: &'static str, to: State) {
+        self.edges.insert((from, on, to));
+    }
+
+    #[cfg(not(test))]
+    #[expect(clippy::unused_self, reason = "the tests keep a record of the edges taken")]
+    fn took(&self, _from: State, _on: &'static str, _to: State) {}
+}
+
+/// Keeps the queue of deadlines in step with the job's own.
+fn schedule(due: &mut BTreeSet<(Time, JobId)>, id: JobId, job: &mut Job) {
+    let next = job.timers.next().map(|(at, _)| at);
+    if job.scheduled != next {
+        if let Some(at) = job.scheduled {
+            due.remove(&(at, id));
+        }
+        if let Some(at) = next {
+            due.insert((at, id));
+        }
+        job.scheduled = next;
+    }
+}
+
+fn digest(key: &Key) -> Digest {
+    // Without a random state it is the same in each run, and nothing that is said depends on it.
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    hasher.finish()
+}
+
+impl Bytes {
+    /// Whether one more page may be asked for. When nobody waits for one there is no other way on.
+    fn have_room(&self, settings: &Settings) -> bool {
+        self.held < settings.max_bytes_in_flight || self.awaiting == 0
+    }
+
+    fn change(&mut self, from: Weight, to: Weight) {
+        self.held = self.held.saturating_add(to.bytes).saturating_sub(from.bytes);
+        self.awaiting = (self.awaiting + usize::from(to.awaits_page)).saturating_sub(usize::from(from.awaits_page));
+    }
+}
+
+#[cfg(test)]
+mod tests;

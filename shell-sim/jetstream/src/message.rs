@@ -1,0 +1,516 @@
+//! What goes into the broker and what comes out: its protocol without the bytes.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use super::{
+    ack::{AckBody, AckSubject},
+    advisory::Advisory,
+    config::{ConsumerConfig, StreamConfig},
+    headers::Headers,
+};
+
+/// A connection to the broker. A client that connects again under its id takes its inboxes up again, as NATS clients do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(pub u64);
+
+/// A reply subject of a client. Every inbox of a connected client has interest until [`Input::Unsubscribe`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Inbox {
+    /// Whose inbox.
+    pub client: ClientId,
+    /// Which of the client's inboxes.
+    pub token: u64,
+}
+
+/// Everything that can happen to the broker.
+#[derive(Debug, Clone)]
+pub enum Input {
+    /// A connection is accepted; nothing happens while the broker is down.
+    Connect(ClientId),
+    /// The broker sees a connection end. A connection that is dead but not yet seen so still counts as connected.
+    Disconnect(ClientId),
+    /// A core subscription, or an inbox that was unsubscribed before.
+    Subscribe {
+        /// Where messages go.
+        to: Inbox,
+        /// What is listened to, wildcards included; `None` revives the inbox itself.
+        subject: Option<Arc<str>>,
+        /// The queue group: each message goes to one of its members.
+        group: Option<Arc<str>>,
+    },
+    /// An inbox, or a core subscription to it, ends.
+    Unsubscribe(Inbox),
+    /// A message from a client.
+    Request(Request),
+    /// SIGTERM: waiting pulls are told, the consumers' exact state is written, connections close.
+    Terminate,
+    /// SIGKILL: connections close, and the consumers keep only what had been written `lag` ago.
+    Kill {
+        /// How old the written state of the consumers is. The real server writes at most every 100 ms, so that 0 to 100 ms
+        /// are likely; with what a write takes, somewhat more is possible. No more than 150 ms are lost.
+        lag: Duration,
+    },
+    /// The server starts again on what it had stored.
+    Start,
+}
+
+/// A message from a client. Whoever wants no answer gives no `reply`.
+#[derive(Debug, Clone)]
+pub enum Request {
+    /// A message to a subject, which a stream may capture.
+    Publish {
+        /// Where the acknowledgement goes.
+        reply: Option<Inbox>,
+        /// The literal subject.
+        subject: Arc<str>,
+        /// Headers.
+        headers: Headers,
+        /// Payload.
+        payload: Arc<[u8]>,
+    },
+    /// `$JS.API.CONSUMER.MSG.NEXT`.
+    Pull {
+        /// The stream.
+        stream: Arc<str>,
+        /// The durable consumer.
+        consumer: Arc<str>,
+        /// Where messages and statuses go.
+        reply: Inbox,
+        /// What is asked for.
+        pull: Pull,
+    },
+    /// A message to the reply subject of a delivery.
+    Ack {
+        /// The reply subject.
+        subject: AckSubject,
+        /// What it says.
+        body: AckBody,
+        /// Where the confirmation of a double ack goes.
+        reply: Option<Inbox>,
+    },
+    /// A call of the management API.
+    Api {
+        /// Where the answer goes.
+        reply: Inbox,
+        /// The call.
+        call: ApiCall,
+    },
+}
+
+/// What a pull request asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pull {
+    /// How many messages at most.
+    pub batch: u64,
+    /// How long the request waits; `None` waits until the inbox is gone.
+    pub expires: Option<Duration>,
+    /// What happens where nothing is there to deliver.
+    pub when_empty: WhenEmpty,
+    /// How often the broker says that it is alive while the request waits.
+    pub heartbeat: Option<Duration>,
+    /// How many bytes at most: subject, reply subject, headers and payload of all messages.
+    pub max_bytes: Option<u64>,
+}
+
+impl Pull {
+    /// A request for `batch` messages that waits for at most `expires`.
+    #[must_use]
+    pub const fn waiting(batch: u64, expires: Duration) -> Self {
+        Self { batch, expires: Some(expires), when_empty: WhenEmpty::Wait, heartbeat: None, max_bytes: None }
+    }
+
+    /// A request for at most `batch` messages that are there already.
+    #[must_use]
+    pub const fn no_wait(batch: u64) -> Self {
+        Self { batch, expires: None, when_empty: WhenEmpty::Answer, heartbeat: None, max_bytes: None }
+    }
+}
+
+/// What a pull request does where nothing is there to deliver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WhenEmpty {
+    /// It waits for messages.
+    Wait,
+    /// It is answered: `no_wait` of the protocol.
+    Answer,
+}
+
+/// A call of the management API.
+#[derive(Debug, Clone)]
+pub enum ApiCall {
+    /// `STREAM.CREATE`.
+    CreateStream(StreamConfig),
+    /// `STREAM.UPDATE`.
+    UpdateStream(StreamConfig),
+    /// `STREAM.DELETE`.
+    DeleteStream(Arc<str>),
+    /// `STREAM.INFO`.
+    StreamInfo(Arc<str>),
+    /// `STREAM.PURGE`.
+    Purge {
+        /// The stream.
+        stream: Arc<str>,
+        /// What is purged.
+        scope: PurgeScope,
+    },
+    /// `STREAM.MSG.GET`.
+    GetMessage {
+        /// The stream.
+        stream: Arc<str>,
+        /// Which message.
+        which: Which,
+    },
+    /// `STREAM.MSG.DELETE`.
+    DeleteMessage {
+        /// The stream.
+        stream: Arc<str>,
+        /// The sequence of the message.
+        sequence: u64,
+    },
+    /// `CONSUMER.CREATE`.
+    CreateConsumer {
+        /// The stream.
+        stream: Arc<str>,
+        /// What the consumer shall be.
+        config: ConsumerConfig,
+        /// What to do where it exists, or not.
+        action: ConsumerAction,
+    },
+    /// `CONSUMER.DELETE`.
+    DeleteConsumer {
+        /// The stream.
+        stream: Arc<str>,
+        /// The consumer.
+        consumer: Arc<str>,
+    },
+    /// `CONSUMER.INFO`.
+    ConsumerInfo {
+        /// The stream.
+        stream: Arc<str>,
+        /// The consumer.
+        consumer: Arc<str>,
+    },
+    /// `CONSUMER.RESET`: the whole consumer goes back to a stream sequence, or to its ack floor.
+    ResetConsumer {
+        /// The stream.
+        stream: Arc<str>,
+        /// The consumer.
+        consumer: Arc<str>,
+        /// The next stream sequence to deliver.
+        sequence: Option<u64>,
+    },
+    /// A call that the server refuses without looking at what it is about.
+    Unreadable {
+        /// Which call.
+        kind: ApiKind,
+        /// Why.
+        error: ApiError,
+    },
+}
+
+/// Which call of the management API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ApiKind {
+    /// `STREAM.CREATE`.
+    CreateStream,
+    /// `STREAM.UPDATE`.
+    UpdateStream,
+    /// `STREAM.DELETE`.
+    DeleteStream,
+    /// `STREAM.INFO`.
+    StreamInfo,
+    /// `STREAM.PURGE`.
+    Purge,
+    /// `STREAM.MSG.GET`.
+    GetMessage,
+    /// `STREAM.MSG.DELETE`.
+    DeleteMessage,
+    /// `CONSUMER.CREATE`.
+    CreateConsumer,
+    /// `CONSUMER.DELETE`.
+    DeleteConsumer,
+    /// `CONSUMER.INFO`.
+    ConsumerInfo,
+    /// `CONSUMER.RESET`.
+    ResetConsumer,
+    /// A call that the server does not know.
+    Unknown,
+}
+
+impl ApiCall {
+    /// Which call it is.
+    #[must_use]
+    pub fn kind(&self) -> ApiKind {
+        match self {
+            Self::CreateStream(_) => ApiKind::CreateStream,
+            Self::UpdateStream(_) => ApiKind::UpdateStream,
+            Self::DeleteStream(_) => ApiKind::DeleteStream,
+            Self::StreamInfo(_) => ApiKind::StreamInfo,
+            Self::Purge { .. } => ApiKind::Purge,
+            Self::GetMessage { .. } => ApiKind::GetMessage,
+            Self::DeleteMessage { .. } => ApiKind::DeleteMessage,
+            Self::CreateConsumer { .. } => ApiKind::CreateConsumer,
+            Self::DeleteConsumer { .. } => ApiKind::DeleteConsumer,
+            Self::ConsumerInfo { .. } => ApiKind::ConsumerInfo,
+            Self::ResetConsumer { .. } => ApiKind::ResetConsumer,
+            Self::Unreadable { kind, .. } => *kind,
+        }
+    }
+}
+
+/// Which messages a purge removes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PurgeScope {
+    /// All.
+    All,
+    /// Those whose subject matches.
+    Subject(Arc<str>),
+    /// Those before the sequence.
+    Before(u64),
+}
+
+/// Which stored message is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Which {
+    /// The one with the sequence.
+    Sequence(u64),
+    /// The last one of the literal subject.
+    LastOf(Arc<str>),
+    /// The first one from the sequence on whose subject matches.
+    NextOf(u64, Arc<str>),
+}
+
+/// What a consumer's creation does where the consumer exists, or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConsumerAction {
+    /// Create or update.
+    CreateOrUpdate,
+    /// Create; an existing one must be the same.
+    Create,
+    /// Update; it must exist.
+    Update,
+}
+
+pub(super) fn decimal_digits(value: u64) -> usize {
+    value.checked_ilog10().map_or(1, |log| log as usize + 1)
+}
+
+/// A message as a stream holds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredMessage {
+    /// The subject it was published to.
+    pub subject: Arc<str>,
+    /// Its place in the stream.
+    pub sequence: u64,
+    /// Its headers.
+    pub headers: Headers,
+    /// Its payload.
+    pub payload: Arc<[u8]>,
+    /// When it was stored, by the broker's clock, in nanoseconds since the Unix epoch.
+    pub stored_at_nanos: i64,
+}
+
+/// What leaves the broker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A message to a client that is connected.
+    Send {
+        /// The inbox.
+        to: Inbox,
+        /// The message.
+        message: Message,
+    },
+    /// The broker closed a connection, because it stopped.
+    Closed(ClientId),
+    /// Something that the broker tells whoever listens, for the eyes of the world's checks: subscribers get it as a message.
+    Advisory(Advisory),
+}
+
+/// A message to a client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Message {
+    /// A message of a stream, for a pull request.
+    Delivery(Delivery),
+    /// The end of a pull request, or a sign of life.
+    Status(Status),
+    /// A publish was taken.
+    PubAck(PubAck),
+    /// A double ack was taken, or needed nothing.
+    AckConfirmed,
+    /// Status 503: nobody listens to the subject.
+    NoResponders,
+    /// A publish was refused.
+    PublishRefused {
+        /// The stream that captures the subject.
+        stream: Arc<str>,
+        /// Why.
+        error: ApiError,
+    },
+    /// The answer to a call of the management API.
+    Answer {
+        /// The call.
+        call: ApiKind,
+        /// The answer.
+        answer: Answer,
+    },
+    /// A call of the management API was refused.
+    Refused {
+        /// The call.
+        call: ApiKind,
+        /// Why.
+        error: ApiError,
+    },
+    /// A message for a core subscription.
+    Core {
+        /// The subject.
+        subject: Arc<str>,
+        /// The headers.
+        headers: Headers,
+        /// The payload.
+        payload: Arc<[u8]>,
+    },
+}
+
+/// A message of a stream on its way to a pull request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delivery {
+    /// The message.
+    pub message: Arc<StoredMessage>,
+    /// The reply subject, which says the attempt and the sequences.
+    pub reply: AckSubject,
+}
+
+/// A publish was taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PubAck {
+    /// The stream that holds the message.
+    pub stream: Arc<str>,
+    /// The sequence of the message: of the first one where it is a duplicate.
+    pub sequence: u64,
+    /// Whether the id was remembered, so that nothing was stored.
+    pub duplicate: bool,
+}
+
+/// A status message of a pull request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// The code: 100, 400, 404, 408 or 409.
+    pub code: u16,
+    /// What it says.
+    pub text: Arc<str>,
+    /// What the headers say.
+    pub headers: StatusHeaders,
+}
+
+/// The headers of a status message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StatusHeaders {
+    /// None.
+    None,
+    /// `Nats-Pending-Messages` and `Nats-Pending-Bytes`: what the request had left.
+    Pending {
+        /// Messages left.
+        messages: u64,
+        /// Bytes left; zero where the request named no limit.
+        bytes: u64,
+    },
+    /// `Nats-Last-Consumer` and `Nats-Last-Stream`.
+    Last {
+        /// The last consumer sequence delivered.
+        consumer: u64,
+        /// The last stream sequence looked at.
+        stream: u64,
+    },
+}
+
+/// The error of an API answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApiError {
+    /// The HTTP-like code.
+    pub code: u16,
+    /// The server's own code.
+    pub err_code: u16,
+    /// What it says.
+    pub description: String,
+}
+
+/// The answer to a call of the management API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// A stream as it is now.
+    Stream(StreamInfo),
+    /// A consumer as it is now.
+    Consumer(ConsumerInfo),
+    /// A stored message.
+    Message(Arc<StoredMessage>),
+    /// How many messages were purged.
+    Purged(u64),
+    /// What was to be deleted is.
+    Deleted,
+}
+
+/// A stream as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamInfo {
+    /// Its configuration, defaults filled in.
+    pub config: StreamConfig,
+    /// Messages stored.
+    pub messages: u64,
+    /// Bytes stored, as this model counts them: subject, headers, payload.
+    pub bytes: u64,
+    /// The first sequence stored; one more than the last where none is.
+    pub first_seq: u64,
+    /// The last sequence given.
+    pub last_seq: u64,
+    /// Consumers.
+    pub consumers: usize,
+}
+
+/// A consumer as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConsumerInfo {
+    /// Its configuration, defaults filled in.
+    pub config: ConsumerConfig,
+    /// The last sequences delivered.
+    pub delivered: SequencePair,
+    /// Up to where all are acknowledged, as the consumer's store has it.
+    pub ack_floor: SequencePair,
+    /// Delivered, and neither acknowledged nor given up.
+    pub num_ack_pending: u64,
+    /// Messages that were delivered more than once and never acknowledged.
+    pub num_redelivered: u64,
+    /// Pull requests waiting.
+    pub num_waiting: u64,
+    /// Messages not yet delivered.
+    pub num_pending: u64,
+}
+
+/// A place in the deliveries of a consumer and in its stream.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SequencePair {
+    /// In the deliveries.
+    pub consumer: u64,
+    /// In the stream.
+    pub stream: u64,
+}
+
+/// What the broker's parts share while they handle one input.
+pub(super) struct Context<'a> {
+    pub(super) now: super::stamp::Stamp,
+    pub(super) check_lag: Duration,
+    pub(super) clients: &'a super::clients::Clients,
+    pub(super) out: &'a mut VecDeque<Event>,
+    pub(super) advisories: &'a mut Vec<Advisory>,
+}
+
+impl Context<'_> {
+    pub(super) fn send(&mut self, to: Inbox, message: Message) {
+        if self.clients.has_interest(to) {
+            self.out.push_back(Event::Send { to, message });
+        }
+    }
+
+    pub(super) fn status(&mut self, to: Inbox, code: u16, text: &str, headers: StatusHeaders) {
+        self.send(to, Message::Status(Status { code, text: text.into(), headers }));
+    }
+}

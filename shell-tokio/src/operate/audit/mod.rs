@@ -1,0 +1,356 @@
+//! `audit`: holds the stream against the store. Every call that ended is to be summarised once and announced once; what is
+//! not, is named, and on request put right.
+//!
+//! The order in which things are looked at keeps a running system free of false alarms: first what the consumer has handed
+//! out, then where the stream ends, then the stream up to there, and the store last. What was acknowledged before the first
+//! look is then summarised in the last one, and what was under way at the first look is not judged by what is missing.
+//!
+//! # Memory
+//!
+//! The sessions of the stream are joined in a map that holds at most [`SESSIONS_A_PASS`]. Where the stream has more, the
+//! keys are halved by their hashes as often as needed, and the stream is read once for each part. A session takes some
+//! 100 bytes and its key: a million sessions whose two ids are as long as UUIDs are audited in two passes, in which the
+//! process has been seen to take 113 MiB at most.
+//!
+//! # What is told of a session
+//!
+//! | word | when |
+//! |---|---|
+//! | ended | its end is in the stream |
+//! | summarised | its summary is stored |
+//! | announced | a notification is in the stream, or the summary is marked |
+//! | under way | something is missing, and its last end waits for a processor or is in the hands of one |
+//! | dead letter | it was given up for its last end, and is not both announced and summarised in full: open |
+//! | discarded | the dead letter about its last end was discarded: nothing more is to come |
+//! | missing | it ended, is not summarised, not under way, no dead letter and not discarded |
+//! | never announced | it is summarised, neither marked nor announced in the stream, not under way and no dead letter |
+//! | announced again | two or more notifications are in the stream |
+//! | stale | more segments are stored than the summary counts, and it is not under way |
+//!
+//! An end that can never be processed is terminated, and nothing is missing for it. Two more things are counted and are no
+//! problem: summaries of fewer segments than were announced (incomplete), and summaries that replaced an announced one
+//! without anybody being told (a processor tells with `--revise`).
+
+mod judge;
+mod names;
+mod pass;
+mod progress;
+mod render;
+mod repair;
+pub mod summaries;
+
+use async_nats::jetstream::{Context, consumer};
+use futures::{StreamExt, TryStreamExt, stream};
+use mongodb::Database;
+use serde::Serialize;
+use thiserror::Error;
+use transcript_core::{Failure, WallTime};
+
+use self::{
+    judge::{Problem, Standing, Verdict, judge},
+    pass::{HashPartition, Loose, Pass, SessionRecord},
+    repair::Repair,
+    summaries::{BATCH, Summaries},
+};
+pub use self::{
+    names::{Name, Names},
+    progress::Progress,
+    render::render,
+};
+use crate::operate::history::{History, HistoryError};
+
+/// How many sessions one pass holds.
+pub const SESSIONS_A_PASS: usize = 1 << 19;
+/// How many batches of sessions are looked up in the store at the same time.
+const LOOK_UPS: usize = 4;
+
+/// How an audit is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Looks only at what was stored in the stream from then on.
+    pub since: Option<WallTime>,
+    /// What is done about what is found.
+    pub remedy: Remedy,
+    /// How many sessions a pass holds at most; 0 counts as 1.
+    pub sessions_a_pass: usize,
+}
+
+/// What is done about what is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Remedy {
+    /// Nothing.
+    Tell,
+    /// Ends are published again.
+    Repair,
+}
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Audit {
+    /// Whether every call is summarised once and announced once, as far as it is not under way.
+    pub one_to_one: bool,
+    /// The last place of the stream that was looked at.
+    pub through: u64,
+    /// How often the stream was read.
+    pub passes: u64,
+    /// Sessions whose end is in the stream.
+    pub ended: u64,
+    /// Those sessions of the stream that are summarised.
+    pub summarised: u64,
+    /// Those that are announced.
+    pub announced: u64,
+    /// Summaries of fewer segments than their calls announced.
+    pub incomplete: u64,
+    /// Summaries that replaced an announced one, of which nobody was told.
+    pub revised_unannounced: u64,
+    /// Those that lack something and wait for a processor or are in the hands of one.
+    pub under_way: u64,
+    /// Those whose dead letter was discarded.
+    pub discarded: u64,
+    /// Ends that can never be processed.
+    pub terminated: u64,
+    /// Notifications and dead letters from which no session can be read.
+    pub unreadable: u64,
+    /// Who asked for what is to be processed, when the audit began.
+    pub asking: Asking,
+    /// Ended, and lost.
+    pub missing: Names,
+    /// Summarised, and nobody was told.
+    pub never_announced: Names,
+    /// Announced more than once.
+    pub announced_again: Names,
+    /// Summarised from fewer segments than are stored.
+    pub stale: Names,
+    /// Given up, and not redriven.
+    pub dead_letters: Names,
+    /// What was done about it, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repair: Option<Repair>,
+}
+
+/// Whether somebody does what is under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Asking {
+    /// Nobody can, there is no consumer: no processor has run yet, or somebody removed it.
+    NoConsumer,
+    /// No processor asks for messages.
+    Nobody,
+    /// A processor asks for messages.
+    Somebody,
+}
+
+/// Why there is no result.
+#[derive(Debug, Error)]
+pub enum AuditError {
+    /// The stream cannot be read.
+    #[error(transparent)]
+    Stream(#[from] HistoryError),
+    /// MongoDB cannot be asked.
+    #[error("MongoDB cannot be asked: {0}; repeat the command")]
+    Store(Failure),
+}
+
+impl From<Failure> for AuditError {
+    fn from(failure: Failure) -> Self {
+        Self::Store(failure)
+    }
+}
+
+/// Audits.
+///
+/// # Errors
+///
+/// The stream or the store cannot be read to the end. What was repaired until then stays.
+pub async fn audit(
+    js: &Context,
+    database: &Database,
+    options: Options,
+    progress: &Progress,
+) -> Result<Audit, AuditError> {
+    let history = History::open(js).await?;
+    let consumer = history.consumer().await?;
+    let through = history.last_sequence().await?;
+    let auditor = Auditor {
+        standing: Standing::of(consumer.as_ref()),
+        summaries: Summaries::of(database),
+        history,
+        through,
+        options,
+        progress,
+    };
+    let mut audit = Audit::new(through, asking(consumer.as_ref()), options.remedy);
+    let mut parts = vec![HashPartition::WHOLE];
+    let mut loose = Some(Loose::default());
+    while let Some(part) = parts.pop() {
+        let mut pass = Pass::new(part, options.sessions_a_pass);
+        auditor.gather(&mut pass, loose.as_mut()).await?;
+        // What names no session is the same in every pass.
+        if let Some(loose) = loose.take() {
+            audit.add_loose(&loose);
+        }
+        parts.append(&mut pass.left);
+        auditor.look_up(pass, &mut audit).await?;
+        audit.passes += 1;
+    }
+    audit.one_to_one = audit.problems().iter().all(|(_, names)| names.total == 0);
+    Ok(audit)
+}
+
+fn asking(consumer: Option<&consumer::Info>) -> Asking {
+    match consumer {
+        None => Asking::NoConsumer,
+        Some(info) if info.num_waiting == 0 => Asking::Nobody,
+        Some(_) => Asking::Somebody,
+    }
+}
+
+/// What every pass needs.
+struct Auditor<'a> {
+    history: History,
+    summaries: Summaries,
+    standing: Standing,
+    through: u64,
+    options: Options,
+    progress: &'a Progress,
+}
+
+impl Auditor<'_> {
+    /// Everything that is to be looked up, but for what the store knows of it.
+    async fn gather(&self, pass: &mut Pass, loose: Option<&mut Loose>) -> Result<(), AuditError> {
+        pass.read(&self.history, self.options.since, self.through, loose, self.progress).await?;
+        if self.options.since.is_none() {
+            self.progress.begin("looking for unmarked summaries", None);
+            self.summaries.unmarked(|key| pass.add_summary(key)).await?;
+            pass.read_ends_behind(&self.history, self.through).await?;
+        }
+        Ok(())
+    }
+
+    async fn look_up(&self, pass: Pass, audit: &mut Audit) -> Result<(), AuditError> {
+        self.progress.begin("looking up summaries", Some(pass.len()));
+        let batches = stream::iter(pass.into_sessions()).chunks(BATCH);
+        let mut judged = batches.map(|batch| self.judge(batch)).buffered(LOOK_UPS);
+        while let Some(batch) = judged.try_next().await? {
+            self.progress.add(batch.len());
+            let repairs = batch.iter().filter(|judged| judged.verdict.is_repairable()).map(Judged::end);
+            if let Some(repair) = &mut audit.repair {
+                repair.publish(&self.history, repairs).await;
+            }
+            batch.iter().for_each(|judged| audit.add(judged));
+        }
+        Ok(())
+    }
+
+    async fn judge(&self, batch: Vec<(Box<str>, SessionRecord)>) -> Result<Vec<Judged>, AuditError> {
+        let mut found = self.summaries.find(batch.iter().map(|(key, _)| &**key)).await?;
+        let sessions = found.values().filter_map(|found| Some(&*found.ended.as_ref()?.session.session_id));
+        let counts = self.summaries.counts(sessions).await?;
+        let judged = batch.into_iter().map(|(key, seen)| {
+            let found = found.remove(&*key);
+            let ended = found.as_ref().and_then(|found| found.ended.clone());
+            let segments = ended.as_ref().and_then(|ended| counts.get(&*ended.session.session_id)).copied();
+            let stored = found.map(|found| found.stored);
+            let verdict = judge(&seen, stored.as_ref(), segments.unwrap_or(0), self.standing);
+            Judged { key, seen, ended, stored, segments: segments.unwrap_or(0), verdict }
+        });
+        Ok(judged.collect())
+    }
+}
+
+/// A session, everything that is known of it, and what that comes to.
+struct Judged {
+    key: Box<str>,
+    seen: SessionRecord,
+    ended: Option<transcript_core::event::SessionEnded>,
+    stored: Option<transcript_core::Stored>,
+    segments: u64,
+    verdict: Verdict,
+}
+
+impl Judged {
+    fn end(&self) -> repair::End<'_> {
+        repair::End { key: &self.key, sequence: self.seen.last_end, ended: self.ended.as_ref() }
+    }
+
+    fn name(&self) -> Name {
+        Name {
+            key: Some(self.key.to_string()),
+            end: (self.seen.last_end > 0).then_some(self.seen.last_end),
+            ..Name::default()
+        }
+    }
+}
+
+impl Audit {
+    fn new(through: u64, asking: Asking, remedy: Remedy) -> Self {
+        Self {
+            one_to_one: false,
+            through,
+            passes: 0,
+            ended: 0,
+            summarised: 0,
+            announced: 0,
+            incomplete: 0,
+            revised_unannounced: 0,
+            under_way: 0,
+            discarded: 0,
+            terminated: 0,
+            unreadable: 0,
+            asking,
+            missing: Names::default(),
+            never_announced: Names::default(),
+            announced_again: Names::default(),
+            stale: Names::default(),
+            dead_letters: Names::default(),
+            repair: (remedy == Remedy::Repair).then(Repair::default),
+        }
+    }
+
+    /// What keeps calls from being one to one, with the words for it.
+    #[must_use]
+    pub fn problems(&self) -> [(&'static str, &Names); 5] {
+        [
+            ("missing", &self.missing),
+            ("never announced", &self.never_announced),
+            ("announced again", &self.announced_again),
+            ("stale", &self.stale),
+            ("dead letters", &self.dead_letters),
+        ]
+    }
+
+    fn add_loose(&mut self, loose: &Loose) {
+        self.terminated += loose.terminated;
+        self.unreadable += loose.unreadable;
+        for dead_letter in loose.open_dead_letters() {
+            self.dead_letters.add(Name { dead_letter: Some(dead_letter), ..Name::default() });
+        }
+    }
+
+    fn add(&mut self, judged: &Judged) {
+        let Judged { seen, verdict, .. } = judged;
+        self.ended += u64::from(seen.ends > 0);
+        self.summarised += u64::from(judged.stored.is_some());
+        self.announced += u64::from(verdict.announced);
+        let stored = judged.stored.as_ref();
+        self.incomplete += u64::from(stored.is_some_and(|stored| !stored.complete));
+        self.revised_unannounced += u64::from(stored.is_some_and(|stored| stored.unannounced_revision().is_some()));
+        self.under_way += u64::from(verdict.under_way);
+        self.discarded += u64::from(verdict.discarded);
+        let name = || judged.name();
+        match verdict.problem {
+            Some(Problem::Missing) => self.missing.add(name()),
+            Some(Problem::NeverAnnounced) => self.never_announced.add(name()),
+            Some(Problem::Stale) => {
+                let counted = judged.stored.map(|stored| stored.segments);
+                self.stale.add(Name { counted, stored: Some(judged.segments), ..name() });
+            }
+            Some(Problem::DeadLetter) => self.dead_letters.add(Name { dead_letter: Some(seen.dead_letter), ..name() }),
+            None => {}
+        }
+        if verdict.announced_again {
+            self.announced_again.add(Name { notifications: Some(seen.notifications), ..name() });
+        }
+    }
+}

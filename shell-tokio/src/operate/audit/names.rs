@@ -1,0 +1,102 @@
+//! Lists of names that stay short however many there are.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::transcripts::show::harmless;
+
+/// How many are named.
+const NAMED: usize = 1000;
+
+/// Sessions or messages with the same problem.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Names {
+    /// How many there are.
+    pub total: u64,
+    /// The first thousand of them.
+    pub named: Vec<Name>,
+}
+
+/// A session or a message, and what is wrong with it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Name {
+    /// The session's key; `None` where a message names no session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// The place of the session's last end in the stream.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub end: Option<u64>,
+    /// The place of the dead letter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dead_letter: Option<u64>,
+    /// How often the session was announced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub notifications: Option<u32>,
+    /// How many segments the summary counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counted: Option<u64>,
+    /// How many segments are stored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stored: Option<u64>,
+    /// Why it was not repaired.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl Names {
+    /// One more.
+    pub fn add(&mut self, name: Name) {
+        self.total += 1;
+        if self.named.len() < NAMED {
+            self.named.push(name);
+        }
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.key {
+            Some(key) => f.write_str(&harmless(key))?,
+            None => f.write_str("a message that names no call")?,
+        }
+        if let Some(end) = self.end {
+            write!(f, ", ended at {end}")?;
+        }
+        if let Some(dead_letter) = self.dead_letter {
+            write!(f, ", dead letter {dead_letter}")?;
+        }
+        if let Some(notifications) = self.notifications {
+            write!(f, ", {notifications} times")?;
+        }
+        if let (Some(counted), Some(stored)) = (self.counted, self.stored) {
+            write!(f, ", {counted} segments of {stored}")?;
+        }
+        if let Some(error) = &self.error {
+            write!(f, ": {}", harmless(error))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_are_counted_than_named() {
+        let mut names = Names::default();
+        (0..NAMED + 5).for_each(|_| names.add(Name::default()));
+        assert_eq!((names.total, names.named.len()), (1005, NAMED));
+    }
+
+    #[test]
+    fn a_name_says_what_is_known() {
+        let name =
+            Name { key: Some("c:\u{1b}s".into()), end: Some(7), counted: Some(2), stored: Some(3), ..Name::default() };
+        assert_eq!(name.to_string(), "c:\u{fffd}s, ended at 7, 2 segments of 3");
+        let dead_letter = Name { dead_letter: Some(9), ..Name::default() };
+        assert_eq!(dead_letter.to_string(), "a message that names no call, dead letter 9");
+    }
+}

@@ -1,0 +1,9 @@
+//! What operators run beside the service.
+//!
+//! [`setup`] makes the streams, the consumer and the index, [`audit`] compares the stream with the store, and
+//! [`dead_letters`] lists and redrives what was given up. [`history`] reads the stream for both.
+
+pub mod audit;
+pub mod dead_letters;
+pub mod history;
+pub mod setup;

@@ -1,0 +1,253 @@
+//! The objects in JetStream, and the settings that each must have.
+
+use async_nats::jetstream::ErrorCode;
+use serde_json::{Value, json};
+use transcript_core::contract::{
+    CONSUMER, RECORDING_STREAM, RECORDING_SUBJECTS, SESSION_ENDED_SUBJECT, TRANSCRIPTION_STREAM, TRANSCRIPTION_SUBJECTS,
+};
+
+use super::{
+    SetupError,
+    plan::{self, Config, Otherwise, Plan, Refusal, Rule, Wanted},
+};
+use crate::cli::StreamSettings;
+
+const FIXED: &str = "JetStream cannot change that: move the messages to a stream that has it, or remove this one";
+const FIXED_CONSUMER: &str = "JetStream cannot change that: remove the consumer; the next start makes it anew, and hands \
+                              out every call that the stream still holds";
+const SEALED: &str = "nothing can be published to a sealed stream, which JetStream cannot change: remove it";
+const FOLLOWS: &str = "nothing can be published to a mirror, which JetStream cannot change: remove it";
+const ASYNC: &str = "messages would be acknowledged before they are stored, which JetStream cannot change: \
+                     move them to a stream without it, or remove this one";
+
+/// A stream or a consumer: the settings that it must have, and where to ask for it.
+pub(super) struct Object {
+    /// The kind and the name, for people.
+    pub name: String,
+    pub info_subject: String,
+    kind: ObjectKind,
+    rules: Vec<Rule>,
+}
+
+enum ObjectKind {
+    Stream(&'static str),
+    Consumer,
+}
+
+impl Object {
+    /// The stream of the transcripts.
+    pub(super) fn transcription(settings: &StreamSettings) -> Self {
+        let mut rules = stream_rules(&TRANSCRIPTION_SUBJECTS, settings);
+        rules.extend([
+            fixed("storage", "file", FIXED),
+            fixed_nothing("persist_mode", ASYNC),
+            Rule {
+                field: "retention",
+                wanted: Wanted::Value(json!("limits")),
+                otherwise: Otherwise::RefuseIf("workqueue", FIXED),
+            },
+            Rule { field: "no_ack", wanted: Wanted::Nothing, otherwise: Otherwise::Change },
+            Rule {
+                field: "duplicate_window",
+                wanted: Wanted::Time(settings.duplicate_window),
+                otherwise: Otherwise::Change,
+            },
+        ]);
+        Self::stream(TRANSCRIPTION_STREAM, rules)
+    }
+
+    /// The stream of the recordings. The processor does not read it, so how it stores its messages is not its business.
+    pub(super) fn recording(settings: &StreamSettings) -> Self {
+        Self::stream(RECORDING_STREAM, stream_rules(&RECORDING_SUBJECTS, settings))
+    }
+
+    /// The consumer that all processors share.
+    pub(super) fn consumer(settings: &StreamSettings) -> Self {
+        let mut rules = vec![
+            fixed("durable_name", CONSUMER, FIXED_CONSUMER),
+            fixed_nothing("deliver_subject", FIXED_CONSUMER),
+            fixed("deliver_policy", "all", FIXED_CONSUMER),
+            fixed("ack_policy", "explicit", FIXED_CONSUMER),
+            fixed("replay_policy", "instant", FIXED_CONSUMER),
+            fixed_nothing("mem_storage", FIXED_CONSUMER),
+        ];
+        rules.extend(
+            [
+                ("filter_subject", Wanted::Value(json!(SESSION_ENDED_SUBJECT))),
+                ("ack_wait", Wanted::Time(settings.ack_wait)),
+                ("max_deliver", Wanted::Value(json!(settings.max_deliver))),
+                ("max_ack_pending", Wanted::Value(json!(settings.max_ack_pending))),
+            ]
+            .map(|(field, wanted)| Rule { field, wanted, otherwise: Otherwise::Change }),
+        );
+        let hindrance = |field, wanted| Rule { field, wanted, otherwise: Otherwise::Change };
+        rules.extend(HINDERING_TIMES.map(|field| hindrance(field, Wanted::NoTime)));
+        rules.extend(HINDRANCES.map(|field| hindrance(field, Wanted::Nothing)));
+        Self {
+            name: format!("consumer {CONSUMER}"),
+            info_subject: format!("CONSUMER.INFO.{TRANSCRIPTION_STREAM}.{CONSUMER}"),
+            kind: ObjectKind::Consumer,
+            rules,
+        }
+    }
+
+    fn stream(name: &'static str, rules: Vec<Rule>) -> Self {
+        Self {
+            name: format!("stream {name}"),
+            info_subject: format!("STREAM.INFO.{name}"),
+            kind: ObjectKind::Stream(name),
+            rules,
+        }
+    }
+
+    /// The configuration with which it is created.
+    pub(super) fn blank(&self) -> Config {
+        let mut config = plan::blank(&self.rules);
+        match self.kind {
+            // The API wants these named even where they are what it would take anyway.
+            ObjectKind::Stream(name) => {
+                config.insert("name".to_owned(), name.into());
+                config.entry("storage").or_insert_with(|| "file".into());
+                config.entry("retention").or_insert_with(|| "limits".into());
+            }
+            ObjectKind::Consumer => {
+                config.insert("name".to_owned(), CONSUMER.into());
+            }
+        }
+        config
+    }
+
+    /// What has to be changed in the `existing` configuration.
+    pub(super) fn plan(&self, existing: &Config) -> Result<Plan, SetupError> {
+        let planned = plan::plan(existing, &self.rules).map_err(|Refusal { difference, why }| SetupError::Refused {
+            object: self.name.clone(),
+            field: difference.field,
+            existing: difference.existing,
+            wanted: difference.wanted,
+            why,
+        })?;
+        let time = |field| planned.config.get(field).and_then(Value::as_u64).unwrap_or(0);
+        let (window, max_age) = (time("duplicate_window"), time("max_age"));
+        if max_age > 0 && window > max_age {
+            return Err(SetupError::WindowBeyondAge {
+                object: self.name.clone(),
+                max_age: plan::show_time(max_age),
+                window: plan::show_time(window),
+            });
+        }
+        if self.remembers_ids()
+            && let Some((field, limit)) = limits(&planned.config).find(|(field, _)| drops_old(&planned.config, field))
+        {
+            return Err(SetupError::Evicts { object: self.name.clone(), field, limit });
+        }
+        Ok(planned)
+    }
+
+    /// Whether it is the stream whose duplicate window the processor relies on.
+    fn remembers_ids(&self) -> bool {
+        self.rules.iter().any(|rule| rule.field == "duplicate_window")
+    }
+
+    /// Checks the configuration that the server answered with.
+    pub(super) fn verify(&self, config: &Config) -> Result<(), SetupError> {
+        match self.plan(config)?.differences.into_iter().next() {
+            None => Ok(()),
+            Some(difference) => Err(SetupError::NotTaken {
+                object: self.name.clone(),
+                field: difference.field,
+                wanted: difference.wanted,
+                got: difference.existing,
+            }),
+        }
+    }
+
+    /// What is left as it is although it weakens what the processor promises.
+    pub(super) fn warnings(&self, config: &Config) -> Vec<String> {
+        let limits = limits(config).filter(|_| self.remembers_ids());
+        let limited = limits.map(|(field, limit)| {
+            format!(
+                "{} has {field} {limit}: once that is reached it takes no more segments, ends or notifications",
+                self.name
+            )
+        });
+        let size = config.get("max_msg_size").and_then(Value::as_i64).filter(|size| *size > 0 && self.remembers_ids());
+        let size = size.map(|size| {
+            format!(
+                "{} has max_msg_size {size}: it takes no larger segments, ends, notifications or dead letters",
+                self.name
+            )
+        });
+        limited.chain(size).collect()
+    }
+
+    /// The subject and the body of the request to create or update it with `config`.
+    pub(super) fn submission(&self, action: &str, config: &Config) -> (String, Value) {
+        match self.kind {
+            ObjectKind::Stream(name) => (format!("STREAM.{}.{name}", action.to_uppercase()), json!(config)),
+            ObjectKind::Consumer => (
+                format!("CONSUMER.CREATE.{TRANSCRIPTION_STREAM}.{CONSUMER}.{SESSION_ENDED_SUBJECT}"),
+                json!({ "stream_name": TRANSCRIPTION_STREAM, "config": config, "action": action }),
+            ),
+        }
+    }
+
+    /// Whether the answer to reading or updating says that there is no such object.
+    pub(super) fn is_missing(&self, code: ErrorCode) -> bool {
+        match self.kind {
+            ObjectKind::Stream(_) => code == ErrorCode::STREAM_NOT_FOUND,
+            ObjectKind::Consumer => code == ErrorCode::CONSUMER_NOT_FOUND || code == ErrorCode::CONSUMER_DOES_NOT_EXIST,
+        }
+    }
+
+    /// Whether the answer to creating says that there is one by now, with other settings.
+    pub(super) fn is_taken(&self, code: ErrorCode) -> bool {
+        match self.kind {
+            ObjectKind::Stream(_) => code == ErrorCode::STREAM_NAME_EXIST,
+            ObjectKind::Consumer => {
+                code == ErrorCode::CONSUMER_ALREADY_EXISTS || code == ErrorCode::CONSUMER_NAME_EXIST
+            }
+        }
+    }
+}
+
+/// The stream's limits that are set.
+fn limits(config: &Config) -> impl Iterator<Item = (&'static str, i64)> {
+    ["max_msgs", "max_bytes", "max_msgs_per_subject"].into_iter().filter_map(|field| {
+        let limit = config.get(field).and_then(Value::as_i64).filter(|limit| *limit > 0)?;
+        Some((field, limit))
+    })
+}
+
+/// Whether the stream drops its oldest messages once the limit is reached, and does not refuse new ones. Ends that nobody
+/// has processed would be lost, and a restart of the server forgets the ids of what was dropped.
+fn drops_old(config: &Config, limit: &str) -> bool {
+    let refuses = config.get("discard").and_then(Value::as_str) == Some("new");
+    let per_subject = config.get("discard_new_per_subject").and_then(Value::as_bool) == Some(true);
+    !refuses || (limit == "max_msgs_per_subject" && !per_subject)
+}
+
+/// Times with which the processor could not work as promised: `backoff` replaces the ack wait, an idle consumer would be
+/// removed and would start over, and a pull that is to wait for longer than allowed is answered with an error.
+const HINDERING_TIMES: [&str; 3] = ["backoff", "inactive_threshold", "max_expires"];
+
+/// The like of [`HINDERING_TIMES`]: other filters widen ours, without bodies there is no call to process, and a pull that
+/// is larger than allowed, or names no priority group where one is wanted, is answered with an error.
+const HINDRANCES: [&str; 6] =
+    ["filter_subjects", "headers_only", "max_batch", "max_bytes", "priority_groups", "priority_policy"];
+
+fn stream_rules(subjects: &[&'static str], settings: &StreamSettings) -> Vec<Rule> {
+    vec![
+        fixed_nothing("mirror", FOLLOWS),
+        fixed_nothing("sealed", SEALED),
+        Rule { field: "subjects", wanted: Wanted::Subjects(subjects.to_vec()), otherwise: Otherwise::Change },
+        Rule { field: "num_replicas", wanted: Wanted::Value(json!(settings.replicas)), otherwise: Otherwise::Change },
+    ]
+}
+
+fn fixed(field: &'static str, wanted: &str, why: &'static str) -> Rule {
+    Rule { field, wanted: Wanted::Value(wanted.into()), otherwise: Otherwise::Refuse(why) }
+}
+
+fn fixed_nothing(field: &'static str, why: &'static str) -> Rule {
+    Rule { field, wanted: Wanted::Nothing, otherwise: Otherwise::Refuse(why) }
+}

@@ -1,0 +1,167 @@
+//! `run --record`: writes a trace of what the core is told, beside the work and never in its way.
+//!
+//! The driver puts a copy of every input into a [`Tape`]. A thread takes them out, asks a second core what it says to
+//! each ([`transcript_trace::Recorder`]) and writes both into files that are rotated by size and age. The driver never
+//! waits for it: what finds the tape full is left out, counted, and the trace says so once it goes on. Neither does a disk
+//! that is full or gone hurt a job.
+//!
+//! It is a thread of its own, not a task: it computes and writes without a pause, and lives as long as the process.
+
+mod files;
+mod tape;
+mod writer;
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+use bytesize::ByteSize;
+use thiserror::Error;
+use tokio::sync::oneshot;
+use transcript_core::Processor;
+use transcript_trace::{Content, Header};
+
+use self::{
+    files::Directory,
+    tape::{Bounds, TapeReader},
+    writer::{Rotation, Writer},
+};
+pub use self::{
+    files::{file_stem, is_trace_file},
+    tape::Tape,
+};
+use crate::{private_files, service::clock::Clock};
+
+/// What the tape holds at most. A burst of ten thousand calls fits in, should the recorder not get to run meanwhile.
+const TAPE: Bounds = Bounds { inputs: 1 << 17, bytes: 64 << 20 };
+/// Where inputs come thick and fast, what came within this time is written at once. A kill loses no more than that.
+const GATHER: Duration = Duration::from_millis(5);
+/// How long a trace that cannot be written is left alone before it is tried again.
+const RETRY: Duration = Duration::from_secs(10);
+/// How long a process that ends gives the recorder to write what is on the tape.
+const FINISH: Duration = Duration::from_secs(3);
+
+/// Where a trace goes, and how much of it there may be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// The directory; it is made if it is not there.
+    pub directory: PathBuf,
+    /// A file that has become larger is followed by another one.
+    pub max_size: ByteSize,
+    /// A file that has become older is followed by another one.
+    pub max_age: Duration,
+    /// What the traces in the directory, whoever wrote them, may take together: the oldest ones are removed.
+    pub keep: ByteSize,
+}
+
+/// Why a trace was not begun.
+#[derive(Debug, Error)]
+pub enum RecordError {
+    /// The directory is not there and cannot be made, or no file can be written there.
+    #[error("cannot record to {} (--record)", directory.display())]
+    Directory {
+        /// The directory.
+        directory: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system gives no thread.
+    #[error("cannot start the recorder")]
+    Thread(#[source] io::Error),
+}
+
+/// A recorder at work.
+#[derive(Debug)]
+pub struct Recording {
+    ended: oneshot::Receiver<()>,
+}
+
+/// Makes the directory, unless it is there, and sees whether a file can be made in it.
+///
+/// # Errors
+///
+/// Neither.
+pub fn prepare(directory: &Path) -> Result<(), RecordError> {
+    let failed = |source| RecordError::Directory { directory: directory.to_owned(), source };
+    private_files::create_directories(directory).map_err(failed)?;
+    // It has no name, or a random one, so that what a killed process leaves is in nobody's way.
+    tempfile::tempfile_in(directory).map(drop).map_err(failed)
+}
+
+/// Starts to record. `core` must be as the driver's is; it is told what that one is told.
+///
+/// # Errors
+///
+/// The first file cannot be written.
+pub fn start(target: &Target, header: Header, core: Processor, clock: Clock) -> Result<(Tape, Recording), RecordError> {
+    let failed = |source| RecordError::Directory { directory: target.directory.clone(), source };
+    let words = match header.content {
+        Content::Redacted => "the words of the calls are left out",
+        Content::Kept => "the words of the calls are kept (--record-content)",
+    };
+    let stem = file_stem(header.processor.as_deref().unwrap_or_default(), header.started_at, std::process::id());
+    let place = Directory::new(target.directory.clone(), stem, target.keep.as_u64());
+    let rotation = Rotation { max_bytes: target.max_size.as_u64(), max_age: target.max_age, retry: RETRY };
+    let writer = Writer::start(place, rotation, header, core, clock.now()).map_err(failed)?;
+    tracing::info!(
+        directory = %target.directory.display(), file = writer.file(),
+        "recording: {words}"
+    );
+    let (tape, played) = tape::tape(TAPE);
+    let (tell, ended) = oneshot::channel();
+    thread::Builder::new()
+        .name("recorder".to_owned())
+        .spawn(move || {
+            write_down(writer, &played, clock);
+            if tell.send(()).is_err() {
+                tracing::debug!("the trace has ended, and nobody waits for it");
+            }
+        })
+        .map_err(RecordError::Thread)?;
+    Ok((tape, Recording { ended }))
+}
+
+impl Recording {
+    /// Waits until what was put on the tape is written, for a few seconds at most. The tape must be gone, as it is when
+    /// its driver has ended.
+    pub async fn finish(self) {
+        match tokio::time::timeout(FINISH, self.ended).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => tracing::error!("the recorder broke down: the trace ends early"),
+            Err(_) => tracing::warn!("the recorder could not write all within {FINISH:?}: the trace ends early"),
+        }
+    }
+}
+
+/// Writes until the tape is gone, and flushes whenever it is empty.
+fn write_down(mut writer: Writer<Directory>, played: &TapeReader, clock: Clock) {
+    let mut flushed = clock.now();
+    loop {
+        let told = match played.at_once() {
+            Some(told) => Some(told),
+            None if writer.is_behind() && clock.now().since(flushed) < GATHER => {
+                pause(GATHER.saturating_sub(clock.now().since(flushed)));
+                continue;
+            }
+            None => {
+                writer.flush();
+                flushed = clock.now();
+                played.next()
+            }
+        };
+        let Some(told) = told else { break };
+        writer.write(told);
+    }
+    writer.finish(played.lost());
+}
+
+#[expect(clippy::disallowed_methods, reason = "waiting for an input would wake this thread for each one of a burst")]
+fn pause(span: Duration) {
+    thread::sleep(span);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,288 @@
+//! The service: connects, sets up, and drives the core until it is told to stop.
+
+use std::{pin::pin, sync::Arc, time::Duration};
+
+use async_nats::jetstream;
+use mongodb::{Database, bson::doc};
+use thiserror::Error;
+use tokio::{
+    sync::{Notify, mpsc, watch},
+    task::JoinSet,
+};
+use transcript_core::{Processor, Settings, SettingsError, summary::Limits};
+use transcript_trace::{Content, FORMAT, Header, Servers};
+
+use crate::{
+    broker::{Advisories, Broker, Puller},
+    cli::{AnnounceSettings, RecordArgs, RunArgs, RunSettings, StreamSettings},
+    connect::{LoginRefused, Logins},
+    error_line::error_line,
+    operate::history::{History, HistoryError},
+    operate::setup::{self, SetupError},
+    service::clock::Clock,
+    service::driver::{Deliveries, Driver, Ended, RealServers, Signal},
+    service::record::{self, RecordError, Recording, Tape, Target},
+    store::{Store, stale::Watch},
+};
+
+/// How long after it was missed a consumer is made anew. nats-server removes the files of a deleted one a while after it
+/// has answered, and takes those of a new one along that is made too soon (seen with 2.15.1).
+const MEND_AFTER: Duration = Duration::from_secs(1);
+/// How much longer a stream is waited for, whose files are larger.
+const MEND_STREAM_AFTER: Duration = Duration::from_secs(2);
+/// How long the last bytes to NATS may take.
+const FLUSH: Duration = Duration::from_secs(1);
+/// How long a report may wait in the queue. Asking again after that costs a job nothing: it keeps its place in the queue.
+const REPORT_LOST: Duration = Duration::from_secs(60);
+
+/// Why the service did not start, or how it ended where it should not have.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// The streams, the consumer or the indexes are not as they must be.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    /// Settings that cannot work.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The connection to NATS is closed.
+    #[error("cannot listen to JetStream's advisories")]
+    Advisories(#[from] async_nats::SubscribeError),
+    /// The trace cannot be begun.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// A login stayed refused.
+    #[error(transparent)]
+    Login(#[from] LoginRefused),
+}
+
+/// Runs until a signal comes or a login stays refused, then finishes what has begun to save within the grace time.
+///
+/// # Errors
+///
+/// What keeps the service from starting, and a login that stayed refused.
+pub async fn run(
+    client: async_nats::Client,
+    database: Database,
+    args: &RunArgs,
+    logins: &Logins,
+    signals: &mut mpsc::UnboundedReceiver<Signal>,
+) -> Result<(), RunError> {
+    if cfg!(feature = "first-version") {
+        tracing::error!("this build has the faults of the first version and is for tests only");
+    }
+    // A start that must fail changes nothing on the servers.
+    args.record.directory.as_deref().map_or(Ok(()), record::prepare)?;
+    let jetstream = jetstream::new(client.clone());
+    let report = tokio::select! {
+        report = set_up(&jetstream, &database, args) => report?,
+        _ = signals.recv() => {
+            tracing::info!("stopped before it had begun");
+            return Ok(());
+        }
+    };
+    for change in &report.changes {
+        tracing::info!("set up: {change}");
+    }
+    for warning in &report.warnings {
+        tracing::warn!("{warning}");
+    }
+    let (drain, mut drained) = mpsc::unbounded_channel();
+    let processor = Processor::new(core_settings(args))?;
+    let mut driven = pin!(drive(client, &database, args, processor, &mut drained));
+    let refused = tokio::select! {
+        ended = &mut driven => return ended,
+        Some(signal) = signals.recv() => {
+            drain.send(signal).ok();
+            None
+        }
+        refused = logins.refused_for_too_long() => {
+            tracing::error!("{refused}");
+            drain.send(Signal::Drain).ok();
+            Some(refused)
+        }
+    };
+    driven.await?;
+    refused.map_or(Ok(()), |refused| Err(refused.into()))
+}
+
+/// Drives this core, on servers that are set up, until it has drained.
+///
+/// # Errors
+///
+/// The connection to NATS is closed.
+pub async fn drive(
+    client: async_nats::Client,
+    database: &Database,
+    args: &RunArgs,
+    processor: Processor,
+    signals: &mut mpsc::UnboundedReceiver<Signal>,
+) -> Result<(), RunError> {
+    let jetstream = jetstream::new(client.clone());
+    let (reports, inputs) = mpsc::unbounded_channel();
+    let (allowance, allowed) = watch::channel(0);
+    let clock = Clock::start();
+    let missing = Arc::new(Notify::new());
+    tokio::spawn(mend(missing.clone(), jetstream, args.stream.clone()));
+    let answer_timeout = args.jobs.answer_timeout;
+    let name: Arc<str> = args.name.clone().unwrap_or_else(own_name).into();
+    let (tape, recording) = record(&client, database, args, &name, clock).await?.unzip();
+    let mut finders = JoinSet::new();
+    // Before anything is pulled: it is a pull that makes JetStream notice.
+    finders.spawn(Advisories::subscribe(&client).await?.run(clock, reports.clone()));
+    if args.announce.revise {
+        let AnnounceSettings { revise_every, revise_within, .. } = args.announce;
+        let watch = Watch::new(database, reports.clone(), answer_timeout, clock, revise_every, revise_within);
+        finders.spawn(watch.run());
+    }
+    let servers = RealServers {
+        store: Store::start(database, &reports, answer_timeout),
+        broker: Broker::start(&client, &reports, answer_timeout, Arc::clone(&name)),
+        deliveries: Some(Deliveries::start(
+            Puller::new(client.clone(), clock, reports, allowed, missing, args.stream.ack_wait),
+            finders,
+        )),
+    };
+    tracing::info!(name = &*name, jobs = ?args.jobs, announce = ?args.announce, stream = ?args.stream, "ready");
+    let ended = Driver { processor, servers, clock, inputs, allowance, tape }.run(signals).await;
+    if !matches!(tokio::time::timeout(FLUSH, client.flush()).await, Ok(Ok(()))) {
+        tracing::warn!("NATS did not take the last messages in time");
+    }
+    if let Some(recording) = recording {
+        recording.finish().await;
+    }
+    match ended {
+        Ended::Drained { abandoned: 0 } => tracing::info!("drained: every job was finished or given back"),
+        Ended::Drained { abandoned } => {
+            tracing::warn!(abandoned, "the grace time is over: the jobs that are left will be delivered again");
+        }
+    }
+    Ok(())
+}
+
+/// Starts to record, where that is asked for.
+async fn record(
+    client: &async_nats::Client,
+    database: &Database,
+    args: &RunArgs,
+    name: &Arc<str>,
+    clock: Clock,
+) -> Result<Option<(Tape, Recording)>, RunError> {
+    let RecordArgs { directory: Some(directory), content, max_size, max_age, keep } = args.record.clone() else {
+        return Ok(None);
+    };
+    let settings = core_settings(args);
+    let mongodb = database.run_command(doc! { "buildInfo": 1 }).await.ok();
+    let header = Header {
+        format: FORMAT,
+        program: concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION")).to_owned(),
+        servers: Servers {
+            nats: Some(client.server_info().version).filter(|version| !version.is_empty()),
+            mongodb: mongodb.and_then(|info| info.get_str("version").ok().map(str::to_owned)),
+        },
+        processor: Some(Arc::clone(name)),
+        started_at: clock.started_at(),
+        content: if content { Content::Kept } else { Content::Redacted },
+        settings: settings.clone(),
+        continues: None,
+        session: None,
+        about: None,
+    };
+    let target = Target { directory, max_size, max_age, keep };
+    Ok(Some(record::start(&target, header, Processor::new(settings)?, clock)?))
+}
+
+async fn set_up(
+    jetstream: &jetstream::Context,
+    database: &Database,
+    args: &RunArgs,
+) -> Result<setup::Report, SetupError> {
+    let mut report = setup::ensure(jetstream, database, &args.stream).await?;
+    if args.announce.revise {
+        setup::ensure_watched(database, &mut report).await?;
+    }
+    report.warnings.extend(too_little_for_all(jetstream, args).await);
+    Ok(report)
+}
+
+/// Whether the consumer hands out less than all processors together have room for. Each one that has room keeps a pull
+/// request open. It is only a look: where it fails, nothing is said.
+async fn too_little_for_all(jetstream: &jetstream::Context, args: &RunArgs) -> Option<String> {
+    let consumer = History::open(jetstream).await.ok()?.consumer().await.ok()??;
+    let others = u64::try_from(consumer.num_waiting).ok()?;
+    let room = (others + 1).saturating_mul(args.jobs.max_in_flight.into());
+    let most = args.stream.max_ack_pending;
+    (room > most.into()).then(|| {
+        format!(
+            "{others} other processors ask for messages: together with this one they have room for {room} calls, but the \
+             consumer hands out no more than --max-ack-pending {most} at a time: raise that, or lower --max-in-flight"
+        )
+    })
+}
+
+/// The machine's name and the process's number, which tell processors apart where nobody named them.
+fn own_name() -> String {
+    let host = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned());
+    format!("{}-{}", host.as_deref().unwrap_or("unknown"), std::process::id())
+}
+
+/// Makes the streams and the consumer anew when somebody has deleted them, or a server has come back without them.
+///
+/// It looks only after a request for messages was refused because nothing is there, so it looks no more often than those
+/// are made, which pause longer each time.
+async fn mend(missing: Arc<Notify>, jetstream: jetstream::Context, settings: StreamSettings) {
+    loop {
+        missing.notified().await;
+        tokio::time::sleep(MEND_AFTER).await;
+        if matches!(History::open(&jetstream).await, Err(HistoryError::NoStream)) {
+            tokio::time::sleep(MEND_STREAM_AFTER).await;
+        }
+        match setup::ensure_jetstream(&jetstream, &settings).await {
+            Ok(report) => {
+                for change in &report.changes {
+                    tracing::error!("JetStream had lost something that this service needs. {change}");
+                }
+            }
+            Err(error) => {
+                let error = error_line(&error);
+                tracing::error!(error, "JetStream cannot be used, and cannot be set up again");
+            }
+        }
+    }
+}
+
+/// The core's settings of a run.
+#[must_use]
+pub fn core_settings(args: &RunArgs) -> Settings {
+    let RunSettings {
+        quiet_period,
+        settle_rounds,
+        max_in_flight,
+        page_size,
+        max_bytes_in_flight,
+        retry_timeout,
+        nak_delay,
+        retry_base,
+        retry_cap,
+        answer_timeout,
+        grace,
+    } = args.jobs;
+    Settings {
+        quiet_period,
+        settle_rounds,
+        ack_wait: args.stream.ack_wait,
+        max_in_flight: usize::try_from(max_in_flight).unwrap_or(usize::MAX),
+        page_size,
+        max_bytes_in_flight: max_bytes_in_flight.as_u64(),
+        max_deliver: args.stream.max_deliver.into(),
+        retry_timeout,
+        nak_delay,
+        retry_base,
+        retry_cap,
+        // A worker reports everything that it was asked, but in the order of the queue: what takes longer than this was lost.
+        answer_timeout: answer_timeout * 4 + REPORT_LOST,
+        grace,
+        announce_once: args.announce.announce_once,
+        revise: args.announce.revise,
+        limits: Limits::default(),
+    }
+}
