@@ -117,6 +117,17 @@ impl TestWorld {
         Ok(Self { database, mongod, nats, jetstream: jetstream::new(client.clone()), client })
     }
 
+    /// Takes a new connection to NATS, where the server has new settings that do not let the old one in.
+    ///
+    /// # Errors
+    ///
+    /// The server does not let it in.
+    pub async fn connect_again(&mut self) -> Result<(), WorldError> {
+        self.client = self.nats.client().await.map_err(WorldError::nats)?;
+        self.jetstream = jetstream::new(self.client.clone());
+        Ok(())
+    }
+
     /// The world's own mongod.
     ///
     /// # Panics
