@@ -81,6 +81,7 @@ impl PlainListener {
                 let mut bytes = [0; 4096];
                 let read = client.read(&mut bytes).unwrap_or(0);
                 kept.lock().unwrap().push(bytes[..read].to_vec());
+                client.write_all(b"-ERR 'Unknown Protocol Operation'\r\n").ok();
             }
         });
         Ok(Self { address, received })

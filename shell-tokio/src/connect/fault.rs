@@ -212,6 +212,7 @@ impl Fault {
             ("Expired", Self::Expired),
             ("certificate not valid yet", Self::NotYetValid),
             ("NotValidYet", Self::NotYetValid),
+            ("BadSignature", Self::UnknownIssuer),
             ("invalid peer certificate", Self::Certificate),
             ("peer is incompatible", Self::TlsVersion),
             ("ProtocolVersion", Self::TlsVersion),
@@ -278,7 +279,8 @@ impl Fault {
             ) => Self::TlsVersion,
             rustls::Error::AlertReceived(_) => Self::ClientCertificate,
             rustls::Error::InvalidCertificate(fault) => match fault {
-                CertificateError::UnknownIssuer => Self::UnknownIssuer,
+                // An authority that was made again has the old name and another key.
+                CertificateError::UnknownIssuer | CertificateError::BadSignature => Self::UnknownIssuer,
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => Self::WrongName,
                 CertificateError::Expired | CertificateError::ExpiredContext { .. } => Self::Expired,
                 CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => Self::NotYetValid,
@@ -370,7 +372,8 @@ mod tests {
                 certificate(CertificateError::NotValidYetContext { time: moment(1), not_before: moment(2) }),
                 Fault::NotYetValid,
             ),
-            (certificate(CertificateError::BadSignature), Fault::Certificate),
+            (certificate(CertificateError::BadSignature), Fault::UnknownIssuer),
+            (certificate(CertificateError::Revoked), Fault::Certificate),
             (rustls::Error::AlertReceived(rustls::AlertDescription::CertificateRequired), Fault::ClientCertificate),
             (rustls::Error::AlertReceived(rustls::AlertDescription::ProtocolVersion), Fault::TlsVersion),
         ] {

@@ -135,7 +135,8 @@ impl Watch {
             SdamEvent::ServerHeartbeatFailed(event) => {
                 let (server, fault) = (event.server_address.to_string(), Fault::of_mongodb(&event.failure));
                 tracing::debug!(server, error = %event.failure.kind, "MongoDB cannot be reached");
-                if self.warnings.is_due(&server, fault) {
+                // The driver's monitors fail in a way of their own when the client ends.
+                if fault != Fault::Other && self.warnings.is_due(&server, fault) {
                     tracing::warn!(server, "cannot reach MongoDB: {}", fault.explain(Server::Mongodb));
                 }
                 self.faults.send_modify(|faults| {
