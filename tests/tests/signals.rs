@@ -125,7 +125,7 @@ async fn a_second_signal_ends_it_at_once() -> Outcome {
         .processor("run")
         .environment("MONGODB_URI", proxy.uri())
         .arguments(SHORT)
-        .arguments(["--grace", "1h"])
+        .arguments(["--grace", "10m"])
         .start()
         .await?;
     logged(&processor, "ready").await?;
@@ -211,7 +211,7 @@ async fn a_second_signal_ends_it_also_where_nobody_reads_its_stderr() -> Outcome
     let proxy = MongoProxy::start(world.mongod_address()).await?;
     let _held = proxy.hold(MongoTraffic::command("update", SUMMARIES_COLLECTION));
     let uri = proxy.uri();
-    let (mut processor, reader) = with_blocked_stderr(&world, &["--grace", "1h", "--mongodb-uri", &uri]).await?;
+    let (mut processor, reader) = with_blocked_stderr(&world, &["--grace", "10m", "--mongodb-uri", &uri]).await?;
     wait_until("the streams are there", LONG, || async { world.consumer().await.map(drop) }).await?;
     for call in 0..100 {
         world.publish_session_end(&Session::new("conversation", &format!("s{call}"))?, 0).await?;
