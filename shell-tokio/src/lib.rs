@@ -2,7 +2,6 @@
 //!
 //! | module | what a person looks for |
 //! |---|---|
-//! | [`publishing`] | messages of applications: segments, the ends of calls, recordings |
 //! | [`service`] | the service: start, loop, recording |
 //! | [`operate`] | setup, audit, dead letters |
 //! | [`transcripts`] | playing transcripts, showing summaries |
@@ -18,7 +17,6 @@ pub mod error_line;
 pub mod logging;
 pub mod operate;
 mod private_files;
-pub mod publishing;
 pub mod secret;
 pub mod service;
 pub mod store;

@@ -26,7 +26,6 @@ use transcript_processor::{
     transcripts::play,
     transcripts::show,
 };
-use transcript_sim::crashes::Unfit;
 
 /// Reading segments and writing updates is many small allocations on all threads at once.
 #[global_allocator]
@@ -61,7 +60,7 @@ fn main() -> ExitCode {
         Err(e) if is_broken_pipe(e.as_ref()) => ExitCode::SUCCESS,
         Err(e) => {
             logging::report(&format!("error: {}", error_line(e.as_ref())));
-            ExitCode::from(if e.is::<traces::Unreadable>() || e.is::<Unfit>() { USAGE } else { FAILED })
+            ExitCode::from(if e.is::<traces::Unreadable>() { USAGE } else { FAILED })
         }
     }
 }

@@ -8,7 +8,7 @@ use std::{
 use serde::Deserialize;
 use thiserror::Error;
 use transcript_core::ids::{IdError, Session};
-use transcript_processor::publishing::SegmentMessage;
+use transcript_publishing::SegmentMessage;
 
 use crate::cargo;
 

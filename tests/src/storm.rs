@@ -11,7 +11,7 @@ use tokio::{
     task::JoinHandle,
     time::{Instant, sleep_until},
 };
-use transcript_processor::publishing::SegmentMessage;
+use transcript_publishing::SegmentMessage;
 
 use crate::{
     calls::Call,

@@ -16,7 +16,7 @@ use transcript_core::{
     },
     ids::{Key, Session},
 };
-use transcript_processor::publishing::SegmentMessage;
+use transcript_publishing::SegmentMessage;
 
 use crate::{
     processor::ProcessorCommand,

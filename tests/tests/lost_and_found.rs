@@ -16,10 +16,10 @@ use transcript_core::{
 };
 use transcript_processor::{
     cli::{Cli, Command, RunArgs},
-    publishing::Publisher,
     service::driver::Signal,
     service::run,
 };
+use transcript_publishing::Publisher;
 use transcript_tests::{
     calls::Call,
     process_guard::Exit,

@@ -6,7 +6,7 @@ use mongodb::bson::doc;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 use transcript_core::{WallTime, ids::Session};
-use transcript_processor::publishing::{PublishError, Published, Publisher, SegmentMessage, SessionEnded};
+use transcript_publishing::{PublishError, Published, Publisher, SegmentMessage, SessionEnded};
 use transcript_tests::{process_guard::Exit, wait::wait_until, world::TestWorld};
 
 type TestResult = Result<(), Box<dyn std::error::Error>>;

@@ -17,11 +17,11 @@ use transcript_tests::{
     crash::StopPoint,
     recording::{Scenario, Trace, fixtures},
 };
+use transcript_timeline::{Selection, Timeline};
 use transcript_trace::{
     Content, Header, Reader, Said,
     cut::{Wanted, cut},
     replay::{Difference, Problem, Replayed, replay},
-    timeline::{Selection, Timeline},
 };
 
 type Outcome = Result<(), Box<dyn Error>>;

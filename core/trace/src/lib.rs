@@ -2,7 +2,7 @@
 //!
 //! The core decides by its inputs alone, so a trace is a whole account of a run: fed to a core again, its inputs give its
 //! outputs, byte for byte. [`Recorder`] writes traces, [`Reader`] reads them, [`replay`](replay::replay) feeds them to a
-//! core, [`cut`] takes one session out, [`timeline`] draws.
+//! core, [`cut`] takes one session out, [`stats`] counts. The package `transcript-timeline` draws.
 //!
 //! # The format
 //!
@@ -43,11 +43,12 @@
 //! # Compatibility
 //!
 //! [`FORMAT`] is counted up when a reader of the old one would misread the new one; new fields are no such change, since
-//! readers pass over fields that they do not know. A program reads the formats up to its own. Decisions of the core may change
-//! between versions: then an older trace shows a difference, and its header names the program that made it, which replays
-//! it.
+//! readers pass over fields that they do not know. A program reads its own format only; the error names the program that wrote
+//! another one. Decisions of the core may change between versions: then an older trace shows a difference, and its header
+//! names the program that made it, which replays it.
 
 pub mod cut;
+mod files;
 mod follow;
 mod format;
 mod read;
@@ -55,9 +56,9 @@ mod record;
 mod redact;
 pub mod replay;
 pub mod stats;
-pub mod timeline;
 
 pub use self::{
+    files::{FilesError, TraceFiles, is_read_in_directory},
     follow::{Followed, Follower},
     format::{Content, Continues, Entry, FORMAT, Header, LeftOut, Line, Note, Said, Server, Servers},
     read::{ReadError, Reader},

@@ -44,11 +44,11 @@ pub enum ReadError {
         /// The line, from 1.
         line: u64,
     },
-    /// A format of later days.
+    /// Another format than [`FORMAT`].
     #[error(
         "line {line}: a trace of format {format}, written by {program}, which can read it; this program reads format {FORMAT}"
     )]
-    Newer {
+    OtherFormat {
         /// The line, from 1.
         line: u64,
         /// Its format.
@@ -166,7 +166,7 @@ impl<R: BufRead> Reader<R> {
         let Some(format) = any.format else { return Err(ReadError::NotATrace { line }) };
         if format != u64::from(FORMAT) {
             let program = any.program.unwrap_or_else(|| "an unknown program".to_owned());
-            return Err(ReadError::Newer { line, format, program });
+            return Err(ReadError::OtherFormat { line, format, program });
         }
         let header: Header = serde_json::from_slice(&self.buffer).map_err(malformed)?;
         if !DATES.contains(&header.started_at.as_millis()) {

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use serde_json::Value;
 
-use super::message::Pull;
+use super::pull::Pull;
 
 /// The reply subject of a delivery, `$JS.ACK.<stream>.<consumer>.<deliveries>.<sseq>.<cseq>.<ts>.<pending>`: the form with nine tokens, which nats-server 2.15.1 uses unless told otherwise.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,8 +58,8 @@ impl FromStr for AckSubject {
 pub enum AckBody {
     /// `+ACK`, `+OK` or nothing: the message is done.
     Ack,
-    /// `+NXT`: the message is done, and the reply inbox pulls.
-    Next(Pull),
+    /// `+NXT`: the message is done, and the reply inbox pulls, unless the request cannot be read.
+    Next(Result<Pull, Arc<str>>),
     /// `-NAK`: deliver it again, now or after the delay.
     Nak(Option<Duration>),
     /// `+WPI`: work goes on, the ack wait starts again.
@@ -80,7 +80,7 @@ impl AckBody {
             _ => {}
         }
         if let Some(rest) = body.strip_prefix(b"+NXT") {
-            return Self::Next(parse_pull(rest));
+            return Self::Next(Pull::parse(rest));
         }
         if let Some(rest) = body.strip_prefix(b"-NAK") {
             return Self::Nak(parse_delay(rest.trim_ascii()));
@@ -91,24 +91,6 @@ impl AckBody {
         }
         Self::Unknown
     }
-}
-
-fn parse_pull(body: &[u8]) -> Pull {
-    let body = body.trim_ascii();
-    let mut pull = Pull { expires: None, ..Pull::waiting(1, Duration::ZERO) };
-    if let Ok(Value::Object(fields)) = serde_json::from_slice(body) {
-        let number = |name| fields.get(name).and_then(Value::as_u64);
-        pull.batch = number("batch").unwrap_or(0);
-        pull.expires = number("expires").filter(|nanos| *nanos > 0).map(Duration::from_nanos);
-        pull.heartbeat = number("idle_heartbeat").filter(|nanos| *nanos > 0).map(Duration::from_nanos);
-        pull.max_bytes = number("max_bytes").filter(|bytes| *bytes > 0);
-        if fields.get("no_wait").and_then(Value::as_bool) == Some(true) {
-            pull.when_empty = super::message::WhenEmpty::Answer;
-        }
-    } else if let Some(batch) = std::str::from_utf8(body).ok().and_then(|text| text.parse().ok()) {
-        pull.batch = batch;
-    }
-    pull
 }
 
 /// A delay as JSON (`{"delay": ns}`) or as Go writes durations (`500ms`, `1m30s`).
@@ -171,6 +153,6 @@ mod tests {
         ] {
             assert_eq!(AckBody::parse(body.as_bytes()), expected, "{body}");
         }
-        assert!(matches!(AckBody::parse(b"+NXT {\"batch\": 3}"), AckBody::Next(Pull { batch: 3, .. })));
+        assert!(matches!(AckBody::parse(b"+NXT {\"batch\": 3}"), AckBody::Next(Ok(Pull { batch: 3, .. }))));
     }
 }

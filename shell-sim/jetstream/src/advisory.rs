@@ -1,10 +1,8 @@
 //! What the broker tells whoever listens.
 
-use std::{fmt::Write as _, sync::Arc};
+use std::sync::Arc;
 
-use serde_json::json;
-
-use super::stamp::Stamp;
+use super::{message::Pause, stamp::Stamp, wire::json::Object};
 
 /// Something that happened to a message of a consumer. On the wire it is a core message, at most once: lost where nobody listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +36,8 @@ pub enum AdvisoryKind {
         /// Why.
         reason: Arc<str>,
     },
+    /// The consumer was paused, or goes on; no message is meant.
+    Pause(Pause),
 }
 
 impl Advisory {
@@ -48,6 +48,7 @@ impl Advisory {
             AdvisoryKind::MaxDeliveries => "MAX_DELIVERIES",
             AdvisoryKind::Naked { .. } => "MSG_NAKED",
             AdvisoryKind::Terminated { .. } => "MSG_TERMINATED",
+            AdvisoryKind::Pause(_) => "PAUSE",
         };
         format!("$JS.EVENT.ADVISORY.CONSUMER.{token}.{}.{}", self.stream, self.consumer)
     }
@@ -58,73 +59,32 @@ impl Advisory {
             AdvisoryKind::MaxDeliveries => "max_deliver",
             AdvisoryKind::Naked { .. } => "nak",
             AdvisoryKind::Terminated { .. } => "terminated",
+            AdvisoryKind::Pause(_) => "consumer_pause",
         };
-        let mut fields = json!({
-            "type": format!("io.nats.jetstream.advisory.v1.{kind}"),
-            "id": format!("{number:022}"),
-            "timestamp": rfc3339(at),
-            "stream": *self.stream,
-            "consumer": *self.consumer,
-            "stream_seq": self.stream_seq,
-            "deliveries": self.deliveries,
-        });
+        let mut json = Object::new(320);
+        json.text("type", &format!("io.nats.jetstream.advisory.v1.{kind}"));
+        json.text("id", &format!("{number:022}"));
+        json.time("timestamp", at.nanos());
+        json.text("stream", &self.stream);
+        json.text("consumer", &self.consumer);
         match &self.kind {
             AdvisoryKind::MaxDeliveries => {}
-            AdvisoryKind::Naked { consumer_seq } => fields["consumer_seq"] = json!(consumer_seq),
-            AdvisoryKind::Terminated { consumer_seq, reason } => {
-                fields["consumer_seq"] = json!(consumer_seq);
-                if !reason.is_empty() {
-                    fields["reason"] = json!(**reason);
-                }
+            AdvisoryKind::Naked { consumer_seq } | AdvisoryKind::Terminated { consumer_seq, .. } => {
+                json.number("consumer_seq", consumer_seq);
+            }
+            AdvisoryKind::Pause(pause) => {
+                json.truth("paused", pause.left.is_some());
+                json.time_or_never("pause_until", pause.until_nanos);
+                return json.finish().into_bytes().into();
             }
         }
-        fields.to_string().into_bytes().into()
-    }
-}
-
-/// The calendar of the proleptic Gregorian year, by counting in eras of 400 years that start in March.
-fn rfc3339(at: Stamp) -> String {
-    let micros = at.nanos() / 1_000;
-    let (days, of_day) = (micros.div_euclid(86_400_000_000), micros.rem_euclid(86_400_000_000));
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let march_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
-    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    let seconds = of_day / 1_000_000;
-    let mut text = String::new();
-    write!(
-        text,
-        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{:06}Z",
-        seconds / 3_600,
-        seconds / 60 % 60,
-        seconds % 60,
-        of_day % 1_000_000
-    )
-    .expect("a string takes any text");
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn an_advisory_is_dated() {
-        for (seconds, expected) in [
-            (0, "1970-01-01T00:00:00.000000Z"),
-            (951_782_400, "2000-02-29T00:00:00.000000Z"),
-            (1_735_689_599, "2024-12-31T23:59:59.000000Z"),
-        ] {
-            let at = Stamp::new(seconds * 1_000, Duration::ZERO);
-            assert_eq!(rfc3339(at), expected);
+        json.number("stream_seq", self.stream_seq);
+        json.number("deliveries", self.deliveries);
+        if let AdvisoryKind::Terminated { reason, .. } = &self.kind
+            && !reason.is_empty()
+        {
+            json.text("reason", reason);
         }
-        let at = Stamp::new(0, Duration::from_micros(3_661_000_007));
-        assert_eq!(rfc3339(at), "1970-01-01T01:01:01.000007Z");
+        json.finish().into_bytes().into()
     }
 }

@@ -22,10 +22,14 @@ pub struct StreamConfig {
     pub max_age: Option<Duration>,
     /// How many messages are kept.
     pub max_msgs: Option<u64>,
-    /// How many bytes are kept, as this model counts them: subject, headers, payload.
+    /// How many bytes are kept: those of subject, headers and payload, and 30 or 34 more a message.
     pub max_bytes: Option<u64>,
     /// What goes when there is too much.
     pub discard: Discard,
+    /// The most bytes of headers and payload of a message.
+    pub max_msg_size: Option<u64>,
+    /// Whether nothing may be stored or removed any more.
+    pub sealed: bool,
 }
 
 /// What goes when a stream has too much.
@@ -49,6 +53,8 @@ impl StreamConfig {
             max_msgs: None,
             max_bytes: None,
             discard: Discard::Old,
+            max_msg_size: None,
+            sealed: false,
         }
     }
 
@@ -101,6 +107,32 @@ pub struct ConsumerConfig {
     pub max_expires: Option<Duration>,
     /// The most bytes of a pull request.
     pub max_bytes: Option<u64>,
+    /// Whether deliveries carry the size of the payload in a header, `Nats-Msg-Size`, instead of the payload.
+    pub headers_only: bool,
+    /// Nothing is delivered before this moment, in nanoseconds since the Unix epoch.
+    pub pause_until_nanos: Option<i64>,
+    /// The groups that requests must name one of, and how it is used.
+    pub priority: Option<PriorityGroups>,
+}
+
+/// Priority groups of a consumer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PriorityGroups {
+    /// What the groups are for.
+    pub policy: PriorityPolicy,
+    /// Their names.
+    pub groups: Vec<Arc<str>>,
+}
+
+/// What priority groups are for. This model refuses requests as each of them does, and then serves all requests alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PriorityPolicy {
+    /// A request can wait until much is pending.
+    Overflow,
+    /// One client gets everything.
+    PinnedClient,
+    /// Requests have priorities.
+    Prioritized,
 }
 
 /// Where a consumer starts.
@@ -132,6 +164,9 @@ impl ConsumerConfig {
             max_batch: None,
             max_expires: None,
             max_bytes: None,
+            headers_only: false,
+            pause_until_nanos: None,
+            priority: None,
         }
     }
 
@@ -177,12 +212,16 @@ impl ApiError {
         Self { code, err_code, description: description.into() }
     }
 
-    fn invalid_stream(description: &str) -> Self {
+    pub(super) fn invalid_stream(description: &str) -> Self {
         Self::new(500, 10_052, description)
     }
 
     fn consumer(description: &str) -> Self {
         Self::new(500, 10_012, description)
+    }
+
+    pub(super) fn sealed() -> Self {
+        Self::new(400, 10_109, "invalid operation on sealed stream")
     }
 
     pub(super) fn stream_not_found() -> Self {

@@ -8,7 +8,7 @@ use super::{
     again::Again,
     config::{ConsumerConfig, DeliverPolicy},
     log::Log,
-    message::{ConsumerInfo, Context, Inbox, Message, SequencePair, StatusHeaders},
+    message::{ConsumerInfo, Context, Inbox, Message, Pause, SequencePair, StatusHeaders},
     saved::{Change, Pending, Saved, SavedState},
     stamp::Stamp,
     waiting::{Supply, Waiter, Waiting},
@@ -44,11 +44,16 @@ pub(super) struct Consumer {
     pub(super) waiting: Waiting,
     pub(super) waiting_due: Option<Stamp>,
     check_due: Option<Stamp>,
+    /// When the pause ends.
+    pause_due: Option<Stamp>,
     /// Something happened after which the server looks whether there is something to deliver.
     awake: bool,
     pub(super) saved: Saved,
     /// What the consumer said of itself when the server started: the next create or update is answered with it.
     at_start: Option<ConsumerInfo>,
+    created: Stamp,
+    last_delivered: Option<Stamp>,
+    last_acked: Option<Stamp>,
 }
 
 /// How many of the messages that a consumer gets were purged.
@@ -61,7 +66,7 @@ pub(super) enum Share {
 }
 
 impl Consumer {
-    pub(super) fn new(stream: Arc<str>, config: ConsumerConfig, log: &Log) -> Self {
+    pub(super) fn new(stream: Arc<str>, config: ConsumerConfig, log: &Log, now: Stamp) -> Self {
         let chosen = match config.deliver {
             DeliverPolicy::All => log.first(),
             DeliverPolicy::New => log.last() + 1,
@@ -73,6 +78,7 @@ impl Consumer {
             DeliverPolicy::FromSequence(sequence) => sequence,
         };
         let next_stream = chosen.max(log.first()).max(1);
+        let pause_due = pause_end(&config, now);
         Self {
             unsent: counted(log, next_stream, &config),
             deaf: false,
@@ -88,14 +94,18 @@ impl Consumer {
             waiting: Waiting::default(),
             waiting_due: None,
             check_due: None,
+            pause_due,
             awake: false,
             at_start: None,
+            created: now,
+            last_delivered: None,
+            last_acked: None,
         }
     }
 
     /// When a timer of this consumer fires next.
     pub(super) fn due(&self) -> Option<Stamp> {
-        [self.check_due, self.waiting_due].into_iter().flatten().min()
+        [self.check_due, self.waiting_due, self.pause_due].into_iter().flatten().min()
     }
 
     /// Fires what is due.
@@ -103,6 +113,11 @@ impl Consumer {
         if self.check_due.is_some_and(|due| due <= ctx.now) {
             self.check_pending(log, ctx);
             self.pump_if_awake(log, ctx);
+        }
+        if self.pause_due.is_some_and(|due| due <= ctx.now) {
+            self.pause_due = None;
+            self.advise_pause(ctx);
+            self.pump(log, ctx);
         }
         if self.waiting_due.is_some_and(|due| due <= ctx.now) {
             self.review_waiting(Supply::Exhausted, ctx);
@@ -139,8 +154,10 @@ impl Consumer {
             AckBody::Ack => self.ack(subject, ctx),
             AckBody::Next(pull) => {
                 self.ack(subject, ctx);
-                if let Some(reply) = reply {
-                    self.pull(reply, pull, ctx);
+                match (reply, pull) {
+                    (Some(reply), Ok(pull)) => self.pull(reply, &pull, ctx),
+                    (Some(reply), Err(why)) => refuse_pull(reply, &why, ctx),
+                    (None, _) => {}
                 }
                 false
             }
@@ -182,7 +199,7 @@ impl Consumer {
         }
         self.redelivered.remove(&sequence);
         self.again.remove(sequence);
-        self.saved.apply(ctx.now, Change::Acked { consumer_seq, stream_seq: sequence });
+        self.save_acked(consumer_seq, sequence, ctx.now);
         true
     }
 
@@ -242,7 +259,25 @@ impl Consumer {
         now: Stamp,
     ) {
         let max_deliver = self.config.max_deliver;
+        self.last_delivered = Some(now);
         self.saved.apply(now, Change::Delivered { consumer_seq, stream_seq, deliveries, since, max_deliver });
+    }
+
+    fn advise_pause(&self, ctx: &mut Context<'_>) {
+        let (stream, consumer) = (self.stream.clone(), self.config.name.clone());
+        let (until_nanos, left) = (self.config.pause_until_nanos, self.pause_left(ctx.now));
+        let kind = AdvisoryKind::Pause(Pause { until_nanos, left });
+        ctx.advisories.push(Advisory { stream, consumer, stream_seq: 0, deliveries: 0, kind });
+    }
+
+    /// How much is left of the pause; `None` where the consumer is not paused.
+    pub(super) fn pause_left(&self, now: Stamp) -> Option<Duration> {
+        Some(pause_end(&self.config, now)?.since(now))
+    }
+
+    fn save_acked(&mut self, consumer_seq: u64, stream_seq: u64, now: Stamp) {
+        self.last_acked = Some(now);
+        self.saved.apply(now, Change::Acked { consumer_seq, stream_seq });
     }
 
     pub(super) fn advise(&mut self, stream_seq: u64, deliveries: u64, kind: AdvisoryKind, ctx: &mut Context<'_>) {
@@ -366,7 +401,7 @@ impl Consumer {
             return Some((pending.consumer_seq, self.redelivered.get(&sequence).copied().unwrap_or(0).max(1)));
         }
         if self.redelivered.remove(&sequence).is_some() {
-            self.saved.apply(now, Change::Acked { consumer_seq: 0, stream_seq: sequence });
+            self.save_acked(0, sequence, now);
         }
         None
     }
@@ -407,8 +442,7 @@ impl Consumer {
                 self.pending.remove(&sequence);
                 self.redelivered.remove(&sequence);
                 self.floor.consumer = self.floor.consumer.max(pending.consumer_seq);
-                let consumer_seq = pending.consumer_seq;
-                self.saved.apply(ctx.now, Change::Acked { consumer_seq, stream_seq: sequence });
+                self.save_acked(pending.consumer_seq, sequence, ctx.now);
             }
         }
         if self.pending.is_empty() {
@@ -449,7 +483,12 @@ impl Consumer {
             self.check_in(CHECK_AFTER_UPDATE, ctx);
         }
         let roomier = next.max_ack_pending != self.config.max_ack_pending;
+        let repaused = next.pause_until_nanos != self.config.pause_until_nanos;
         self.config = next;
+        if repaused {
+            self.pause_due = pause_end(&self.config, ctx.now);
+            self.advise_pause(ctx);
+        }
         if refiltered {
             self.deaf = self.config.filters.is_empty();
             self.unsent = counted(log, self.next_stream, &self.config);
@@ -471,6 +510,7 @@ impl Consumer {
         self.next_consumer = 1;
         self.floor = self.delivered();
         self.saved = Saved::starting(next - 1);
+        (self.last_delivered, self.last_acked) = (None, None);
         self.unsent = counted(log, next, &self.config);
         self.pump(log, ctx);
     }
@@ -485,10 +525,12 @@ impl Consumer {
         self.redelivered = state.redelivered.into_iter().filter(|(sequence, _)| *sequence >= log.first()).collect();
         self.again = Again::default();
         self.awake = false;
+        (self.last_delivered, self.last_acked) = (None, None);
         self.deaf = false;
         self.waiting = Waiting::default();
         self.waiting_due = None;
         self.check_due = None;
+        self.pause_due = pause_end(&self.config, ctx.now);
         self.unsent = counted(log, self.next_stream, &self.config);
         if !self.pending.is_empty() {
             self.check_pending(log, ctx);
@@ -507,6 +549,7 @@ impl Consumer {
         let saved = self.saved.state();
         let once = self.config.max_deliver == Some(1);
         ConsumerInfo {
+            stream: self.stream.clone(),
             config: self.config.clone(),
             delivered: saved.delivered,
             ack_floor: saved.floor,
@@ -514,6 +557,11 @@ impl Consumer {
             num_redelivered: if once { 0 } else { self.redelivered.len() as u64 },
             num_waiting: self.waiting.len(),
             num_pending: self.unsent(),
+            pause_left: self.pause_left(ctx.now),
+            created_nanos: self.created.nanos(),
+            last_delivered_nanos: self.last_delivered.map(Stamp::nanos),
+            last_acked_nanos: self.last_acked.map(Stamp::nanos),
+            now_nanos: ctx.now.nanos(),
         }
     }
 
@@ -538,6 +586,16 @@ impl Consumer {
         }
         self.saved.stop();
     }
+}
+
+/// Answers a pull request that cannot be read.
+pub(super) fn refuse_pull(reply: Inbox, why: &str, ctx: &mut Context<'_>) {
+    ctx.status(reply, 400, &format!("Bad Request - {why}"), StatusHeaders::None);
+}
+
+/// When the consumer's pause ends; `None` where it has.
+fn pause_end(config: &ConsumerConfig, now: Stamp) -> Option<Stamp> {
+    config.pause_until_nanos.map(Stamp::from_nanos).filter(|end| *end > now)
 }
 
 fn terminated(consumer_seq: u64, reason: Arc<str>) -> AdvisoryKind {

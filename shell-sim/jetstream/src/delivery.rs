@@ -5,9 +5,11 @@ use std::{sync::Arc, time::Duration};
 use super::{
     ack::AckSubject,
     advisory::AdvisoryKind,
+    config::{PriorityGroups, PriorityPolicy},
     consumer::Consumer,
     log::{Entry, Log},
-    message::{Context, Delivery, Inbox, Message, Pull, StatusHeaders, StoredMessage, WhenEmpty, decimal_digits},
+    message::{Context, Delivery, Inbox, Message, StatusHeaders, StoredMessage, decimal_digits},
+    pull::{PriorityRequest, Pull, WhenEmpty},
     waiting::{Heartbeat, Supply, Waiter},
 };
 
@@ -16,8 +18,8 @@ const REVIEW_OF_FULL_QUEUE: Duration = Duration::from_secs(1);
 
 impl Consumer {
     /// Takes a pull request in; what can be delivered is delivered by the next [`Consumer::pump`].
-    pub(super) fn pull(&mut self, reply: Inbox, pull: Pull, ctx: &mut Context<'_>) {
-        if let Some((code, text)) = self.refusal(&pull) {
+    pub(super) fn pull(&mut self, reply: Inbox, pull: &Pull, ctx: &mut Context<'_>) {
+        if let Some((code, text)) = self.refusal(pull) {
             ctx.status(reply, code, &text, StatusHeaders::None);
             return;
         }
@@ -63,16 +65,23 @@ impl Consumer {
             return Some((409, format!("Exceeded MaxRequestBatch of {most}")));
         }
         if let Some(most) = config.max_expires.filter(|most| pull.expires.is_some_and(|expires| expires > *most)) {
-            return Some((409, format!("Exceeded MaxRequestExpires of {most:?}")));
+            return Some((409, format!("Exceeded MaxRequestExpires of {}", go_duration(most))));
         }
-        let most = config.max_bytes.filter(|most| pull.max_bytes.is_some_and(|bytes| bytes > *most))?;
-        Some((409, format!("Exceeded MaxRequestMaxBytes of {most}")))
+        if let Some(most) = config.max_bytes.filter(|most| pull.max_bytes.is_some_and(|bytes| bytes > *most)) {
+            return Some((409, format!("Exceeded MaxRequestMaxBytes of {most}")));
+        }
+        let refused = pull.priority.as_ref().and_then(|asked| refused_priority(asked, config.priority.as_ref()))?;
+        Some((400, format!("Bad Request - {refused}")))
     }
 
     /// Delivers while there is a message and a request that waits for one.
     pub(super) fn pump(&mut self, log: &Log, ctx: &mut Context<'_>) {
         if self.waiting.is_empty() {
             self.waiting_due = None;
+            return;
+        }
+        if self.pause_left(ctx.now).is_some() {
+            self.review_waiting(Supply::Exhausted, ctx);
             return;
         }
         let mut supply = Supply::Unknown;
@@ -141,7 +150,7 @@ impl Consumer {
 
     /// Hands a message to the request whose turn it is; takes it back where none could take it.
     fn deliver(&mut self, entry: &Entry, deliveries: u64, ctx: &mut Context<'_>) -> bool {
-        let message = &entry.message;
+        let message = &if self.config.headers_only { without_payload(&entry.message) } else { entry.message.clone() };
         let reply = AckSubject {
             stream: self.stream.clone(),
             consumer: self.config.name.clone(),
@@ -190,6 +199,62 @@ enum Next<'l> {
     Stalled,
 }
 
+/// What the server's `processNextMsgRequest` refuses of what a request says about priority groups.
+fn refused_priority(asked: &PriorityRequest, groups: Option<&PriorityGroups>) -> Option<&'static str> {
+    let policy = groups.map(|groups| groups.policy);
+    let waits_for_more = asked.min_pending != 0 || asked.min_ack_pending != 0;
+    if waits_for_more && policy != Some(PriorityPolicy::Overflow) {
+        return Some("Not a Overflow Priority consumer");
+    }
+    if asked.id.is_some() && policy != Some(PriorityPolicy::PinnedClient) {
+        return Some("Not a Pinned Client Priority consumer");
+    }
+    if !(0..=9).contains(&asked.priority) {
+        return Some("Priority must be between 0 and 9");
+    }
+    let groups = &groups?.groups;
+    match &asked.group {
+        None => Some("Priority Group missing"),
+        Some(group) if !groups.contains(group) => Some("Invalid Priority Group"),
+        Some(_) => None,
+    }
+}
+
+/// A span of time as Go's `%v` writes it: `1m30s`, `500ms`.
+fn go_duration(span: Duration) -> String {
+    let nanos = span.as_nanos();
+    let fraction = |unit: u128| {
+        let digits = unit.ilog10() as usize;
+        let rest = format!(".{:0digits$}", nanos % unit);
+        format!("{}{}", nanos / unit, rest.trim_end_matches('0').trim_end_matches('.'))
+    };
+    match nanos {
+        0 => "0s".to_owned(),
+        1..1_000 => format!("{nanos}ns"),
+        1_000..1_000_000 => format!("{}µs", fraction(1_000)),
+        1_000_000..1_000_000_000 => format!("{}ms", fraction(1_000_000)),
+        _ => {
+            let (hours, minutes) = (span.as_secs() / 3_600, span.as_secs() / 60 % 60);
+            let seconds = span.saturating_sub(Duration::from_secs(hours * 3_600 + minutes * 60));
+            let rest = format!(".{:09}", seconds.subsec_nanos());
+            let rest = format!("{}{}s", seconds.as_secs(), rest.trim_end_matches('0').trim_end_matches('.'));
+            match (hours, minutes) {
+                (0, 0) => rest,
+                (0, _) => format!("{minutes}m{rest}"),
+                (_, _) => format!("{hours}h{minutes}m{rest}"),
+            }
+        }
+    }
+}
+
+/// What a consumer with `headers_only` delivers of a message.
+fn without_payload(message: &StoredMessage) -> Arc<StoredMessage> {
+    let headers = message.headers.with_size(message.payload.len());
+    let subject = message.subject.clone();
+    let StoredMessage { sequence, stored_at_nanos, .. } = *message;
+    Arc::new(StoredMessage { subject, sequence, headers, payload: Arc::default(), stored_at_nanos })
+}
+
 /// What a delivery counts against a request's bytes.
 fn wire_size(message: &Arc<StoredMessage>, reply: &AckSubject) -> u64 {
     let numbers =
@@ -197,4 +262,23 @@ fn wire_size(message: &Arc<StoredMessage>, reply: &AckSubject) -> u64 {
     let digits: usize = numbers.into_iter().map(decimal_digits).sum();
     let reply_len = "$JS.ACK.......".len() + reply.stream.len() + reply.consumer.len() + digits;
     (message.subject.len() + reply_len + message.headers.wire_len() + message.payload.len()) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_written_as_go_does() {
+        for (nanos, expected) in [
+            (0, "0s"),
+            (1_500, "1.5µs"),
+            (250_000_000, "250ms"),
+            (1_000_000_000, "1s"),
+            (90_500_000_000, "1m30.5s"),
+            (3_600_000_000_000, "1h0m0s"),
+        ] {
+            assert_eq!(go_duration(Duration::from_nanos(nanos)), expected);
+        }
+    }
 }

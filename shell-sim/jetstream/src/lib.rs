@@ -58,6 +58,7 @@ mod duplicates;
 mod headers;
 mod log;
 mod message;
+mod pull;
 mod saved;
 mod stamp;
 mod stream;
@@ -65,6 +66,7 @@ mod subject;
 #[cfg(test)]
 mod tests;
 mod waiting;
+pub mod wire;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -75,13 +77,16 @@ use std::{
 pub use self::{
     ack::{AckBody, AckSubject, NotAnAckSubject},
     advisory::{Advisory, AdvisoryKind},
-    config::{ConsumerConfig, DEFAULT_DUPLICATE_WINDOW, DeliverPolicy, Discard, StreamConfig},
+    config::{
+        ConsumerConfig, DEFAULT_DUPLICATE_WINDOW, DeliverPolicy, Discard, PriorityGroups, PriorityPolicy, StreamConfig,
+    },
     headers::Headers,
     message::{
         Answer, ApiCall, ApiError, ApiKind, ClientId, ConsumerAction, ConsumerInfo, Delivery, Event, Inbox, Input,
-        Message, PubAck, Pull, PurgeScope, Request, SequencePair, Status, StatusHeaders, StoredMessage, StreamInfo,
-        WhenEmpty, Which,
+        Message, Pause, PubAck, PurgeScope, Request, Room, SequencePair, Status, StatusHeaders, StoredMessage,
+        StreamInfo, Which,
     },
+    pull::{PriorityRequest, Pull, WhenEmpty},
     subject::matches,
 };
 use self::{clients::Clients, message::Context, stamp::Stamp, stream::Stream};
@@ -106,6 +111,7 @@ pub struct Broker {
     up: bool,
     streams: BTreeMap<Arc<str>, Stream>,
     clients: Clients,
+    room: Room,
     advised: u64,
     /// When the first timer of a stream fires.
     due: Option<Stamp>,
@@ -117,7 +123,17 @@ impl Broker {
     #[must_use]
     pub fn new(epoch_millis: i64, tuning: Tuning) -> Self {
         let (streams, clients) = (BTreeMap::new(), Clients::default());
-        Self { epoch_millis, tuning, up: true, streams, clients, advised: 0, due: None, out: VecDeque::new() }
+        Self {
+            epoch_millis,
+            tuning,
+            up: true,
+            streams,
+            clients,
+            room: Room::default(),
+            advised: 0,
+            due: None,
+            out: VecDeque::new(),
+        }
     }
 
     /// Changes the lateness of the timers that are set from now on.
@@ -148,6 +164,7 @@ impl Broker {
             Input::Disconnect(client) => self.clients.disconnect(client),
             Input::Request(request) if self.up => self.request(now, request),
             Input::Connect(_) | Input::Request(_) => {}
+            Input::Limit(room) => self.room = room,
             Input::Terminate => self.terminate(now),
             Input::Kill { lag } => self.kill(now, lag),
             Input::Start => self.start(now),
@@ -200,21 +217,38 @@ impl Broker {
             Request::Pull { stream, consumer, reply, pull } => self.with(now, |streams, ctx| {
                 match streams.get_mut(&stream).and_then(|stream| stream.consumer(&consumer)) {
                     Some((consumer, log)) => {
-                        consumer.pull(reply, pull, ctx);
+                        consumer.pull(reply, &pull, ctx);
                         consumer.pump_if_awake(log, ctx);
                     }
-                    None => ctx.send(reply, Message::NoResponders),
+                    None => {
+                        let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}").into();
+                        ctx.send(reply, Message::NoResponders { subject });
+                    }
+                }
+            }),
+            Request::UnreadablePull { stream, consumer, reply, why } => self.with(now, |streams, ctx| {
+                match streams.get_mut(&stream).and_then(|stream| stream.consumer(&consumer)) {
+                    Some(_) => consumer::refuse_pull(reply, &why, ctx),
+                    None => {
+                        let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}").into();
+                        ctx.send(reply, Message::NoResponders { subject });
+                    }
                 }
             }),
             Request::Ack { subject, body, reply } => self.with(now, |streams, ctx| {
                 match streams.get_mut(&subject.stream).and_then(|stream| stream.consumer(&subject.consumer)) {
                     Some((consumer, log)) => consumer.acknowledge(&subject, body, reply, log, ctx),
-                    None => reply.into_iter().for_each(|reply| ctx.send(reply, Message::NoResponders)),
+                    None => {
+                        if let Some(reply) = reply {
+                            let subject = subject.to_string().into();
+                            ctx.send(reply, Message::NoResponders { subject });
+                        }
+                    }
                 }
             }),
             Request::Api { reply, call } => {
                 let kind = call.kind();
-                let message = match self.call(now, call) {
+                let message = match self.call(now, *call) {
                     Ok(answer) => Message::Answer { call: kind, answer },
                     Err(error) => Message::Refused { call: kind, error },
                 };
@@ -244,7 +278,7 @@ impl Broker {
                     Message::PubAck,
                 ),
                 None if heard => return,
-                None => Message::NoResponders,
+                None => Message::NoResponders { subject: subject.clone() },
             };
             if let Some(reply) = reply {
                 ctx.send(reply, answer);
@@ -292,9 +326,13 @@ impl Broker {
     ) -> R {
         let mut advisories = Vec::new();
         let (now_stamp, check_lag) = (Stamp::new(self.epoch_millis, now), self.tuning.check_lag);
+        let is_limited = self.room != Room::default();
+        let stored_bytes = if is_limited { self.streams.values().map(Stream::bytes).sum() } else { 0 };
         let mut ctx = Context {
             now: now_stamp,
             check_lag,
+            room: self.room,
+            stored_bytes,
             clients: &self.clients,
             out: &mut self.out,
             advisories: &mut advisories,

@@ -1,6 +1,9 @@
 //! The messages of a stream.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::Arc,
+};
 
 use super::{config::ConsumerConfig, message::StoredMessage, stamp::Stamp, subject};
 
@@ -77,6 +80,15 @@ impl Log {
         self.slots.front().and_then(Option::as_ref).map(|entry| entry.at)
     }
 
+    pub(super) fn newest(&self) -> Option<Stamp> {
+        self.from(0).next_back().map(|entry| entry.at)
+    }
+
+    /// How many subjects the messages stored have.
+    pub(super) fn subjects(&self) -> u64 {
+        self.from(0).map(|entry| &entry.message.subject).collect::<BTreeSet<_>>().len() as u64
+    }
+
     pub(super) fn push(&mut self, entry: Entry) {
         self.messages += 1;
         self.bytes += size_of(&entry.message);
@@ -115,7 +127,11 @@ impl Log {
     }
 }
 
-/// What a message counts against the limit of bytes.
+/// What a message takes in the file of the stream. Source: `server/filestore.go`, `fileStoreMsgSizeRaw`.
 pub(super) fn size_of(message: &StoredMessage) -> u64 {
-    (message.subject.len() + message.headers.wire_len() + message.payload.len()) as u64
+    let headers = match message.headers.wire_len() {
+        0 => 0,
+        len => 4 + len,
+    };
+    (22 + message.subject.len() + headers + message.payload.len() + 8) as u64
 }

@@ -7,6 +7,7 @@ use super::{
     advisory::Advisory,
     config::{ConsumerConfig, StreamConfig},
     headers::Headers,
+    pull::Pull,
 };
 
 /// A connection to the broker. A client that connects again under its id takes its inboxes up again, as NATS clients do.
@@ -42,6 +43,8 @@ pub enum Input {
     Unsubscribe(Inbox),
     /// A message from a client.
     Request(Request),
+    /// The room for messages changes, as when a disk fills up or an operator gives an account more.
+    Limit(Room),
     /// SIGTERM: waiting pulls are told, the consumers' exact state is written, connections close.
     Terminate,
     /// SIGKILL: connections close, and the consumers keep only what had been written `lag` ago.
@@ -52,6 +55,16 @@ pub enum Input {
     },
     /// The server starts again on what it had stored.
     Start,
+}
+
+/// How much may be stored. Unlimited by default.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Room {
+    /// Bytes on the whole server: `max_file_store`. Publishes are refused with 10023 once more are stored, and streams that
+    /// reserve more with 10047.
+    pub server_bytes: Option<u64>,
+    /// Bytes of the account. A publish that would exceed it is refused with 10002, a stream that reserves more with 10047.
+    pub account_bytes: Option<u64>,
 }
 
 /// A message from a client. Whoever wants no answer gives no `reply`.
@@ -79,6 +92,17 @@ pub enum Request {
         /// What is asked for.
         pull: Pull,
     },
+    /// The same, with a body that the server cannot read: answered with status 400.
+    UnreadablePull {
+        /// The stream.
+        stream: Arc<str>,
+        /// The durable consumer.
+        consumer: Arc<str>,
+        /// Where the status goes.
+        reply: Inbox,
+        /// What is wrong.
+        why: Arc<str>,
+    },
     /// A message to the reply subject of a delivery.
     Ack {
         /// The reply subject.
@@ -93,46 +117,8 @@ pub enum Request {
         /// Where the answer goes.
         reply: Inbox,
         /// The call.
-        call: ApiCall,
+        call: Box<ApiCall>,
     },
-}
-
-/// What a pull request asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pull {
-    /// How many messages at most.
-    pub batch: u64,
-    /// How long the request waits; `None` waits until the inbox is gone.
-    pub expires: Option<Duration>,
-    /// What happens where nothing is there to deliver.
-    pub when_empty: WhenEmpty,
-    /// How often the broker says that it is alive while the request waits.
-    pub heartbeat: Option<Duration>,
-    /// How many bytes at most: subject, reply subject, headers and payload of all messages.
-    pub max_bytes: Option<u64>,
-}
-
-impl Pull {
-    /// A request for `batch` messages that waits for at most `expires`.
-    #[must_use]
-    pub const fn waiting(batch: u64, expires: Duration) -> Self {
-        Self { batch, expires: Some(expires), when_empty: WhenEmpty::Wait, heartbeat: None, max_bytes: None }
-    }
-
-    /// A request for at most `batch` messages that are there already.
-    #[must_use]
-    pub const fn no_wait(batch: u64) -> Self {
-        Self { batch, expires: None, when_empty: WhenEmpty::Answer, heartbeat: None, max_bytes: None }
-    }
-}
-
-/// What a pull request does where nothing is there to deliver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WhenEmpty {
-    /// It waits for messages.
-    Wait,
-    /// It is answered: `no_wait` of the protocol.
-    Answer,
 }
 
 /// A call of the management API.
@@ -199,6 +185,15 @@ pub enum ApiCall {
         /// The next stream sequence to deliver.
         sequence: Option<u64>,
     },
+    /// `CONSUMER.PAUSE`.
+    PauseConsumer {
+        /// The stream.
+        stream: Arc<str>,
+        /// The consumer.
+        consumer: Arc<str>,
+        /// Until when, in nanoseconds since the Unix epoch; `None` ends a pause.
+        until_nanos: Option<i64>,
+    },
     /// A call that the server refuses without looking at what it is about.
     Unreadable {
         /// Which call.
@@ -233,6 +228,8 @@ pub enum ApiKind {
     ConsumerInfo,
     /// `CONSUMER.RESET`.
     ResetConsumer,
+    /// `CONSUMER.PAUSE`.
+    PauseConsumer,
     /// A call that the server does not know.
     Unknown,
 }
@@ -253,6 +250,7 @@ impl ApiCall {
             Self::DeleteConsumer { .. } => ApiKind::DeleteConsumer,
             Self::ConsumerInfo { .. } => ApiKind::ConsumerInfo,
             Self::ResetConsumer { .. } => ApiKind::ResetConsumer,
+            Self::PauseConsumer { .. } => ApiKind::PauseConsumer,
             Self::Unreadable { kind, .. } => *kind,
         }
     }
@@ -338,7 +336,10 @@ pub enum Message {
     /// A double ack was taken, or needed nothing.
     AckConfirmed,
     /// Status 503: nobody listens to the subject.
-    NoResponders,
+    NoResponders {
+        /// The subject.
+        subject: Arc<str>,
+    },
     /// A publish was refused.
     PublishRefused {
         /// The stream that captures the subject.
@@ -438,15 +439,26 @@ pub struct ApiError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// A stream as it is now.
-    Stream(StreamInfo),
+    Stream(Box<StreamInfo>),
     /// A consumer as it is now.
-    Consumer(ConsumerInfo),
+    Consumer(Box<ConsumerInfo>),
     /// A stored message.
     Message(Arc<StoredMessage>),
     /// How many messages were purged.
     Purged(u64),
     /// What was to be deleted is.
     Deleted,
+    /// A consumer is paused, or no longer.
+    Paused(Pause),
+}
+
+/// A consumer's pause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pause {
+    /// Until when, in nanoseconds since the Unix epoch.
+    pub until_nanos: Option<i64>,
+    /// How much of it is left; `None` where it is over.
+    pub left: Option<Duration>,
 }
 
 /// A stream as it is.
@@ -456,19 +468,33 @@ pub struct StreamInfo {
     pub config: StreamConfig,
     /// Messages stored.
     pub messages: u64,
-    /// Bytes stored, as this model counts them: subject, headers, payload.
+    /// Bytes stored, as the server's file store counts them.
     pub bytes: u64,
     /// The first sequence stored; one more than the last where none is.
     pub first_seq: u64,
     /// The last sequence given.
     pub last_seq: u64,
+    /// Messages removed between the first and the last one.
+    pub num_deleted: u64,
+    /// Subjects of the messages stored.
+    pub num_subjects: u64,
     /// Consumers.
     pub consumers: usize,
+    /// When it was made, in nanoseconds since the Unix epoch.
+    pub created_nanos: i64,
+    /// When the first message was stored.
+    pub first_nanos: Option<i64>,
+    /// When the last message was stored.
+    pub last_nanos: Option<i64>,
+    /// When it said so.
+    pub now_nanos: i64,
 }
 
 /// A consumer as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConsumerInfo {
+    /// Its stream.
+    pub stream: Arc<str>,
     /// Its configuration, defaults filled in.
     pub config: ConsumerConfig,
     /// The last sequences delivered.
@@ -483,6 +509,16 @@ pub struct ConsumerInfo {
     pub num_waiting: u64,
     /// Messages not yet delivered.
     pub num_pending: u64,
+    /// How much of its pause is left; `None` where it is not paused.
+    pub pause_left: Option<Duration>,
+    /// When it was made, in nanoseconds since the Unix epoch.
+    pub created_nanos: i64,
+    /// When something was last delivered or put off, since the server started.
+    pub last_delivered_nanos: Option<i64>,
+    /// When something was last acknowledged, since the server started.
+    pub last_acked_nanos: Option<i64>,
+    /// When it said so.
+    pub now_nanos: i64,
 }
 
 /// A place in the deliveries of a consumer and in its stream.
@@ -498,6 +534,9 @@ pub struct SequencePair {
 pub(super) struct Context<'a> {
     pub(super) now: super::stamp::Stamp,
     pub(super) check_lag: Duration,
+    pub(super) room: Room,
+    /// The bytes of all streams, where there is a limit to them.
+    pub(super) stored_bytes: u64,
     pub(super) clients: &'a super::clients::Clients,
     pub(super) out: &'a mut VecDeque<Event>,
     pub(super) advisories: &'a mut Vec<Advisory>,

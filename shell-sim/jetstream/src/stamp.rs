@@ -40,6 +40,11 @@ impl Stamp {
         Self(self.0 - self.0.rem_euclid(1_000_000))
     }
 
+    /// The stamp of a moment in nanoseconds since the Unix epoch, or just after it.
+    pub(super) fn from_nanos(nanos: i64) -> Self {
+        Self(nanos.div_euclid(1_000) + i64::from(nanos.rem_euclid(1_000) > 0))
+    }
+
     pub(super) fn nanos(self) -> i64 {
         self.0.saturating_mul(1_000)
     }

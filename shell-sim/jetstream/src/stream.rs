@@ -27,10 +27,13 @@ pub(super) struct Stream {
     age_due: Option<Stamp>,
     /// A kill found the last message deleted: the next start finds no ids.
     ids_lost: bool,
+    /// The id of the last message stored.
+    last_id: Option<Arc<str>>,
+    created: Stamp,
 }
 
 impl Stream {
-    pub(super) fn new(config: StreamConfig) -> Self {
+    pub(super) fn new(config: StreamConfig, now: Stamp) -> Self {
         Self {
             config,
             log: Log::default(),
@@ -38,6 +41,8 @@ impl Stream {
             consumers: BTreeMap::new(),
             age_due: None,
             ids_lost: false,
+            last_id: None,
+            created: now,
         }
     }
 
@@ -68,16 +73,23 @@ impl Stream {
         payload: Arc<[u8]>,
         ctx: &mut Context<'_>,
     ) -> Result<PubAck, ApiError> {
+        if self.config.sealed {
+            return Err(ApiError::sealed());
+        }
         self.check_expectations(subject, &headers)?;
         let stream = self.config.name.clone();
         let id = headers.message_id();
         if let Some(sequence) = id.as_ref().and_then(|id| self.duplicates.sequence_of(id)) {
             return Ok(PubAck { stream, sequence, duplicate: true });
         }
+        self.check_last_id(&headers)?;
         let sequence = self.log.last() + 1;
         let message =
             StoredMessage { subject: subject.clone(), sequence, headers, payload, stored_at_nanos: ctx.now.nanos() };
+        self.refuse_if_large(&message)?;
+        refuse_without_room(&message, ctx)?;
         self.refuse_if_full(&message)?;
+        self.last_id.clone_from(&id);
         if let Some(id) = id {
             let window = self.config.duplicate_window;
             self.duplicates.remember(id, sequence, ctx.now, ctx.now, window);
@@ -105,7 +117,9 @@ impl Stream {
             return Err(ApiError::new(400, 10_060, "expected stream does not match"));
         }
         if let Some(expected) = headers.number("Nats-Expected-Last-Subject-Sequence") {
-            let last = self.log.last_of(subject);
+            let other =
+                headers.get("Nats-Expected-Last-Subject-Sequence-Subject").filter(|subject| !subject.is_empty());
+            let last = self.log.last_of(other.as_deref().unwrap_or(subject));
             if last != expected {
                 return Err(ApiError::wrong_last_sequence(last));
             }
@@ -114,6 +128,29 @@ impl Stream {
             Some(expected) if expected != self.log.last() => Err(ApiError::wrong_last_sequence(self.log.last())),
             Some(_) | None => Ok(()),
         }
+    }
+
+    /// The id of the last message stored is looked at after the duplicates.
+    fn check_last_id(&self, headers: &Headers) -> Result<(), ApiError> {
+        let last = self.last_id.as_deref().unwrap_or_default();
+        match headers.get("Nats-Expected-Last-Msg-Id").filter(|expected| !expected.is_empty()) {
+            Some(expected) if *expected != *last => {
+                Err(ApiError::new(400, 10_070, format!("wrong last msg ID: {last}")))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn refuse_if_large(&self, message: &StoredMessage) -> Result<(), ApiError> {
+        let headers = message.headers.wire_len();
+        let bytes = (headers + message.payload.len()) as u64;
+        if self.config.max_msg_size.is_some_and(|most| bytes > most) {
+            return Err(ApiError::new(400, 10_054, "message size exceeds maximum allowed"));
+        }
+        if headers > usize::from(u16::MAX) {
+            return Err(ApiError::new(400, 10_097, "header size exceeds maximum allowed of 64k"));
+        }
+        Ok(())
     }
 
     fn refuse_if_full(&self, message: &StoredMessage) -> Result<(), ApiError> {
@@ -167,6 +204,9 @@ impl Stream {
     }
 
     pub(super) fn delete_message(&mut self, sequence: u64, ctx: &mut Context<'_>) -> Result<Answer, ApiError> {
+        if self.config.sealed {
+            return Err(ApiError::sealed());
+        }
         if self.remove(sequence, ctx) {
             return Ok(Answer::Deleted);
         }
@@ -188,7 +228,10 @@ impl Stream {
         found.map(|entry| Answer::Message(entry.message.clone())).ok_or_else(ApiError::no_message)
     }
 
-    pub(super) fn purge(&mut self, scope: &PurgeScope, ctx: &mut Context<'_>) -> Answer {
+    pub(super) fn purge(&mut self, scope: &PurgeScope, ctx: &mut Context<'_>) -> Result<Answer, ApiError> {
+        if self.config.sealed {
+            return Err(ApiError::sealed());
+        }
         let purged = match scope {
             PurgeScope::All => self.log.purge(u64::MAX, ">"),
             PurgeScope::Subject(pattern) => self.log.purge(u64::MAX, pattern),
@@ -214,7 +257,7 @@ impl Stream {
                 consumer.pump_if_awake(&self.log, ctx);
             }
         }
-        Answer::Purged(purged.len() as u64)
+        Ok(Answer::Purged(purged.len() as u64))
     }
 
     pub(super) fn update(&mut self, config: StreamConfig, ctx: &mut Context<'_>) {
@@ -227,15 +270,25 @@ impl Stream {
         self.evict(ctx);
     }
 
-    pub(super) fn info(&self) -> StreamInfo {
+    pub(super) fn info(&self, now: Stamp) -> StreamInfo {
         StreamInfo {
             config: self.config.clone(),
             messages: self.log.messages(),
             bytes: self.log.bytes(),
             first_seq: self.log.first(),
             last_seq: self.log.last(),
+            num_deleted: self.log.last() + 1 - self.log.first() - self.log.messages(),
+            num_subjects: self.log.subjects(),
             consumers: self.consumers.len(),
+            created_nanos: self.created.nanos(),
+            first_nanos: self.log.oldest().map(Stamp::nanos),
+            last_nanos: self.log.newest().map(Stamp::nanos),
+            now_nanos: now.nanos(),
         }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.log.bytes()
     }
 
     pub(super) fn last_sequence(&self) -> u64 {
@@ -267,14 +320,14 @@ impl Stream {
             if let Some(error) = existing.config.refuses(&config) {
                 return Err(error);
             }
-            return Ok(Answer::Consumer(existing.update(config, &self.log, ctx)));
+            return Ok(Answer::Consumer(Box::new(existing.update(config, &self.log, ctx))));
         }
         if action == ConsumerAction::Update {
             return Err(ApiError::new(400, 10_149, "consumer does not exist"));
         }
-        let consumer = Consumer::new(self.config.name.clone(), config, &self.log);
+        let consumer = Consumer::new(self.config.name.clone(), config, &self.log, ctx.now);
         let consumer = self.consumers.entry(name).or_insert(consumer);
-        Ok(Answer::Consumer(consumer.info(&self.log, ctx)))
+        Ok(Answer::Consumer(Box::new(consumer.info(&self.log, ctx))))
     }
 
     pub(super) fn delete_consumer(&mut self, name: &str, ctx: &mut Context<'_>) -> Result<Answer, ApiError> {
@@ -311,8 +364,13 @@ impl Stream {
         self.duplicates = Duplicates::default();
         let ids_lost = std::mem::take(&mut self.ids_lost);
         let remembered = self.log.from(0).filter(|entry| !ids_lost && ctx.now.since(entry.at) <= window);
+        self.last_id = None;
         for entry in remembered {
-            if let Some(id) = entry.message.headers.message_id() {
+            let id = entry.message.headers.message_id();
+            if entry.message.sequence == self.log.last() {
+                self.last_id.clone_from(&id);
+            }
+            if let Some(id) = id {
                 self.duplicates.remember(id, entry.message.sequence, entry.at, ctx.now, window);
             }
         }
@@ -320,6 +378,19 @@ impl Stream {
             consumer.recover(&self.log, ctx);
         }
     }
+}
+
+/// What the server and the account have room for. Source: `server/jetstream.go`, `wouldExceedLimits`: the server looks at what
+/// is stored already, the account at what would be.
+fn refuse_without_room(message: &StoredMessage, ctx: &Context<'_>) -> Result<(), ApiError> {
+    if ctx.room.server_bytes.is_some_and(|most| ctx.stored_bytes > most) {
+        return Err(ApiError::new(503, 10_023, "insufficient resources"));
+    }
+    let needed = ctx.stored_bytes + size_of(message);
+    if ctx.room.account_bytes.is_some_and(|most| needed > most) {
+        return Err(ApiError::new(400, 10_002, "resource limits exceeded for account"));
+    }
+    Ok(())
 }
 
 /// Up to where a purge moves a consumer, and how much of what the consumer gets was purged; `None` where nothing was.

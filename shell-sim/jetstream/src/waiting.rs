@@ -3,7 +3,8 @@
 use std::{collections::VecDeque, time::Duration};
 
 use super::{
-    message::{Context, Inbox, Message, Status, StatusHeaders, WhenEmpty},
+    message::{Context, Inbox, Message, Status, StatusHeaders},
+    pull::WhenEmpty,
     stamp::Stamp,
 };
 

@@ -11,10 +11,8 @@ use transcript_sim::{
     Plan, Recording,
     explore::{Failure, Found, Hunted, shrink},
 };
-use transcript_trace::{
-    Reader,
-    timeline::{Selection, Timeline},
-};
+use transcript_timeline::{Selection, Timeline};
+use transcript_trace::Reader;
 
 use super::{Cli, progress::Stopwatch};
 
@@ -172,4 +170,8 @@ pub(super) fn json(value: &Value) -> io::Result<()> {
 
 pub(super) fn complain(error: &io::Error) {
     drop(writeln!(io::stderr().lock(), "transcript-sim: {error}"));
+}
+
+pub(super) fn warn(warning: &str) {
+    drop(writeln!(io::stderr().lock(), "transcript-sim: warning: {warning}"));
 }

@@ -11,9 +11,12 @@ use clap::Args;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use transcript_core::Processor;
-use transcript_sim::{Plan, crashes};
+use transcript_sim::{
+    Plan,
+    crashes::{self, Unfit},
+};
 use transcript_trace::{
-    Reader,
+    Reader, TraceFiles,
     cut::Wanted,
     replay::{Problem, replay as replay_trace},
 };
@@ -31,8 +34,9 @@ pub(super) struct ReplayArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct CrashArgs {
-    /// A trace, of production or of the simulator.
-    file: PathBuf,
+    /// Traces, of production or of the simulator: files, directories of *.jsonl, or - for the standard input.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
     /// The session; not needed where the trace has only one.
     #[arg(long)]
     session: Option<String>,
@@ -68,10 +72,15 @@ pub(super) fn replay(cli: &Cli, args: &ReplayArgs) -> io::Result<ExitCode> {
 
 /// Kills the call of a trace everywhere, and keeps the plan of each kill that breaks a promise.
 pub(super) fn crash_everywhere(cli: &Cli, args: &CrashArgs) -> io::Result<ExitCode> {
-    let (path, conversation_id) = (&args.file, args.conversation.clone());
+    let conversation_id = args.conversation.clone();
     let wanted = args.session.clone().map(|session_id| Wanted { session_id, conversation_id });
-    let lines = Reader::new(open(path)?);
-    let found = crashes::everywhere(lines, wanted.as_ref()).map_err(|error| named(path, &error))?;
+    let warn = |warning: &str| report::warn(warning);
+    let mut lines = TraceFiles::open(&args.files, &warn).map_err(io::Error::other)?;
+    let found = match crashes::everywhere(&mut lines, wanted.as_ref()) {
+        Ok(found) => found,
+        Err(Unfit::Read(source)) => return Err(io::Error::other(lines.unreadable(source))),
+        Err(unfit) => return Err(io::Error::other(format!("{}: {unfit}", lines.file()))),
+    };
     tell(cli, &found.to_string(), || json!({ "command": "crash-everywhere", "report": found }))?;
     for (crash, number) in found.broken().zip(1..) {
         let Some(plan) = &crash.plan else { continue };

@@ -292,7 +292,7 @@ impl World {
     /// A call of the operator's tools, whose answer nobody waits for.
     fn call(&self, call: ApiCall) {
         let reply = Inbox { client: ClientId(0), token: 0 };
-        nats::handle(self, Input::Request(Request::Api { reply, call }), None, false);
+        nats::handle(self, Input::Request(Request::Api { reply, call: Box::new(call) }), None, false);
     }
 
     /// Runs until everything has come to rest, a promise is broken, or what is owed is late.

@@ -146,6 +146,7 @@ pub(super) fn handle(world: &World, input: Input, from: Option<ClientId>, lose_a
         | Input::Disconnect(_)
         | Input::Subscribe { .. }
         | Input::Unsubscribe(_)
+        | Input::Limit(_)
         | Input::Terminate
         | Input::Kill { .. }
         | Input::Start => None,
@@ -354,7 +355,7 @@ impl Frame {
             }
             Self::Get { answer, which } => Request::Api {
                 reply: inbox(answer),
-                call: ApiCall::GetMessage { stream: TRANSCRIPTION_STREAM.into(), which },
+                call: Box::new(ApiCall::GetMessage { stream: TRANSCRIPTION_STREAM.into(), which }),
             },
             Self::Pull { inbox: token, pull } => Request::Pull {
                 stream: TRANSCRIPTION_STREAM.into(),

@@ -122,11 +122,12 @@ pub(super) fn arrives_again(world: &Rc<World>, input: &broker::Input, from: Clie
     match input {
         broker::Input::Request(Request::Ack { body: AckBody::Nak(_), .. }) => disturb(world, None, span + AFTERMATH),
         broker::Input::Request(Request::Ack { .. } | Request::Publish { .. }) => {}
-        broker::Input::Request(Request::Pull { .. } | Request::Api { .. })
+        broker::Input::Request(Request::Pull { .. } | Request::UnreadablePull { .. } | Request::Api { .. })
         | broker::Input::Connect(_)
         | broker::Input::Disconnect(_)
         | broker::Input::Subscribe { .. }
         | broker::Input::Unsubscribe(_)
+        | broker::Input::Limit(_)
         | broker::Input::Terminate
         | broker::Input::Kill { .. }
         | broker::Input::Start => return,

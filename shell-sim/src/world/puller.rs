@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, rc::Rc, sync::Arc, time::Duration};
 
-use jetstream_model::{self as broker, Message, Pull, Status, WhenEmpty};
+use jetstream_model::{self as broker, Message, Pull, Status};
 use smol::future;
 use transcript_core::{Delivery, Input, Payload, Time, WallTime, contract::REDRIVE_OF_HEADER};
 
@@ -101,13 +101,7 @@ impl Puller {
             Some(open) => open.push(inbox),
             None => return,
         }
-        let pull = Pull {
-            batch: wanted,
-            expires: Some(expires(self.shared.ack_wait)),
-            when_empty: WhenEmpty::Wait,
-            heartbeat: Some(IDLE_HEARTBEAT),
-            max_bytes: None,
-        };
+        let pull = Pull { heartbeat: Some(IDLE_HEARTBEAT), ..Pull::waiting(wanted, expires(self.shared.ack_wait)) };
         nats.send(Frame::Pull { inbox, pull });
         self.requests.push(PullRequest { inbox, left: wanted, last_heard: now });
     }
@@ -130,7 +124,7 @@ impl Puller {
             Message::Status(Status { code: 404 | 408, .. }) => Some(Over::Served),
             Message::Status(Status { text, .. }) if text.eq_ignore_ascii_case("Batch Completed") => Some(Over::Served),
             Message::Status(_)
-            | Message::NoResponders
+            | Message::NoResponders { .. }
             | Message::PublishRefused { .. }
             | Message::Refused { .. }
             | Message::PubAck(_)

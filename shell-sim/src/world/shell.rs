@@ -536,7 +536,7 @@ fn published(answer: Option<Message>) -> Result<u64, Failure> {
     match answer {
         None => failure(FailureKind::TimedOut, "NATS: timed out"),
         Some(Message::PubAck(ack)) => Ok(ack.sequence),
-        Some(Message::NoResponders) => failure(FailureKind::Unreachable, "NATS: no responders"),
+        Some(Message::NoResponders { .. }) => failure(FailureKind::Unreachable, "NATS: no responders"),
         Some(Message::PublishRefused { error, .. }) => {
             let kind = match error.code {
                 401 | 403 => FailureKind::Denied,
@@ -560,7 +560,7 @@ fn published(answer: Option<Message>) -> Result<u64, Failure> {
 fn acknowledged(answer: Option<&Message>) -> Report {
     match answer {
         None => failure(FailureKind::TimedOut, "NATS: timed out"),
-        Some(Message::NoResponders) => failure(FailureKind::Unreachable, "NATS: no responders"),
+        Some(Message::NoResponders { .. }) => failure(FailureKind::Unreachable, "NATS: no responders"),
         Some(
             Message::Delivery(_)
             | Message::Status(_)

@@ -80,10 +80,12 @@ impl Cli {
         self.mongodb.check()?;
         match &self.command {
             Command::Run(args) => args.check(),
-            Command::Replay(args) => args.check(),
-            Command::Setup(_) | Command::Play(_) | Command::DeadLetters(_) | Command::Audit(_) | Command::Trace(_) => {
-                Ok(())
-            }
+            Command::Setup(_)
+            | Command::Play(_)
+            | Command::DeadLetters(_)
+            | Command::Audit(_)
+            | Command::Replay(_)
+            | Command::Trace(_) => Ok(()),
             Command::Timeline(args) => args.drawing().map(drop),
             Command::Show(args) => args.session().map(drop).map_err(|e| e.to_string()),
         }
@@ -118,9 +120,6 @@ pub enum Command {
     ///
     /// Exit code 0 where it says the same, 1 where it does not: the first difference is printed with what led to it, 2 where a
     /// trace cannot be read. A last line that is cut off, as a killed process leaves one, is only warned of.
-    ///
-    /// With --crash-everywhere it tells what would have happened to one call, had its processor been killed at any point of
-    /// the trace: exit code 1 where a promise would have been broken.
     Replay(ReplayArgs),
     /// Say what is in recorded traces, cut the trace of one call out, or count; connects to no server
     ///
@@ -660,26 +659,6 @@ pub struct ReplayArgs {
     /// Traces.
     #[command(flatten)]
     pub traces: TracePaths,
-    /// Then play the call in a simulated world, once for each point of its trace with the process killed there and another
-    /// one taking over, and check every promise
-    #[arg(long)]
-    pub crash_everywhere: bool,
-    /// The call to be killed, where the trace has more than one
-    #[arg(long, value_name = "ID", requires = "crash_everywhere", value_parser = NonEmptyStringValueParser::new())]
-    pub session: Option<String>,
-    /// The conversation, where the session's id does not say enough
-    #[arg(long, value_name = "ID", requires = "session", value_parser = NonEmptyStringValueParser::new())]
-    pub conversation: Option<String>,
-}
-
-impl ReplayArgs {
-    fn check(&self) -> Result<(), String> {
-        let reads_stdin = self.traces.paths.iter().any(|path| path.as_os_str() == "-");
-        if self.crash_everywhere && reads_stdin {
-            return Err("--crash-everywhere reads its traces twice: give files, not -".to_owned());
-        }
-        Ok(())
-    }
 }
 
 /// The settings of `trace`.

@@ -3,9 +3,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use transcript_core::{Input, Time, WallTime, ids::JobId};
-use transcript_trace::{Content, Header, Line, ReadError, Said};
-
-use super::lines::Lines;
+use transcript_trace::{Content, Header, Line, ReadError, Said, TraceFiles};
 
 /// What is in one part of a file.
 struct ListedPart {
@@ -20,7 +18,7 @@ struct ListedPart {
 }
 
 /// Two lines for each part.
-pub(super) fn list(lines: &mut Lines<'_>) -> Result<String, ReadError> {
+pub(super) fn list(lines: &mut TraceFiles<'_>) -> Result<String, ReadError> {
     let mut text = String::new();
     let mut part: Option<ListedPart> = None;
     while let Some(line) = lines.next() {

@@ -1,7 +1,6 @@
 //! The commands that read traces. None of them connects to a server.
 
 mod calls;
-mod lines;
 mod list;
 
 use std::{
@@ -13,16 +12,15 @@ use std::{
 
 use thiserror::Error;
 use transcript_core::{Input, Processor, event::SessionEnded, ids::Session};
-use transcript_sim::crashes::{self, Unfit};
+use transcript_timeline::{Selection, Timeline};
 use transcript_trace::{
-    Line, ReadError, Said,
+    FilesError, Line, ReadError, Said, TraceFiles,
     cut::{CutError, Wanted, cut},
+    is_read_in_directory,
     replay::{self, Problem, Replayed},
     stats::Stats,
-    timeline::{Selection, Timeline},
 };
 
-use self::lines::Lines;
 use crate::{
     cli::{Drawing, ReplayArgs, TimelineArgs, TraceArgs, TracePaths},
     private_files,
@@ -40,25 +38,9 @@ pub struct Answer {
 /// Why a trace cannot be read.
 #[derive(Debug, Error)]
 pub enum Unreadable {
-    /// What is wrong in a file.
-    #[error("{file}: {source}")]
-    Trace {
-        /// The file.
-        file: String,
-        /// What is wrong in it.
-        source: ReadError,
-    },
-    /// The system cannot read it.
-    #[error("cannot read {file}")]
-    Io {
-        /// The file.
-        file: String,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// A directory without a trace.
-    #[error("there is no trace (*.jsonl) in {}", .0.display())]
-    NoTrace(PathBuf),
+    /// The files.
+    #[error(transparent)]
+    Files(#[from] FilesError),
     /// The settings in it are none that a core can have.
     #[error("{place}: the settings cannot work")]
     Settings {
@@ -77,28 +59,11 @@ type Done = Result<Answer, Box<dyn Error>>;
 ///
 /// [`Unreadable`].
 pub fn replay(args: &ReplayArgs, warn: &dyn Fn(&str)) -> Done {
-    let replayed = replay_only(args, warn)?;
-    if !args.crash_everywhere || !replayed.is_good {
-        return Ok(replayed);
-    }
-    let mut lines = Lines::open(&args.traces.paths, &|_| {})?;
-    let wanted = args
-        .session
-        .as_ref()
-        .map(|session| Wanted { session_id: session.clone(), conversation_id: args.conversation.clone() });
-    match crashes::everywhere(&mut lines, wanted.as_ref()) {
-        Ok(report) => Ok(Answer { text: format!("{}\n\n{report}", replayed.text), is_good: report.is_kept() }),
-        Err(Unfit::Read(source)) => Err(lines.unreadable(source).into()),
-        Err(unfit) => Err(unfit.into()),
-    }
-}
-
-fn replay_only(args: &ReplayArgs, warn: &dyn Fn(&str)) -> Done {
-    let mut lines = Lines::open(&args.traces.paths, warn)?;
+    let mut lines = TraceFiles::open(&args.traces.paths, warn).map_err(Unreadable::from)?;
     match replay::replay(&mut lines, |header| Processor::new(header.settings.clone())) {
         // Where a file is cut off, there was a warning.
         Ok(replayed) => Ok(Answer { text: Replayed { cut_off: None, ..replayed }.to_string(), is_good: true }),
-        Err(Problem::Read(source)) => Err(lines.unreadable(source).into()),
+        Err(Problem::Read(source)) => Err(unreadable(&lines, source).into()),
         Err(Problem::Settings { line, source }) => {
             Err(Unreadable::Settings { place: lines.place(line), source }.into())
         }
@@ -115,7 +80,7 @@ fn replay_only(args: &ReplayArgs, warn: &dyn Fn(&str)) -> Done {
 ///
 /// [`Unreadable`], and writing.
 pub fn trace(args: &TraceArgs, warn: &dyn Fn(&str)) -> Done {
-    let mut lines = Lines::open(&args.traces.paths, warn)?;
+    let mut lines = TraceFiles::open(&args.traces.paths, warn).map_err(Unreadable::from)?;
     let good = |text: String| Ok(Answer { text, is_good: true });
     match &args.session {
         Some(session) => {
@@ -124,15 +89,15 @@ pub fn trace(args: &TraceArgs, warn: &dyn Fn(&str)) -> Done {
         }
         None if args.stats => match Stats::read(&mut lines) {
             Ok(stats) => good(stats.to_string()),
-            Err(source) => Err(lines.unreadable(source).into()),
+            Err(source) => Err(unreadable(&lines, source).into()),
         },
         None if args.calls => match calls::calls(&mut lines) {
             Ok(calls) => good(calls),
-            Err(source) => Err(lines.unreadable(source).into()),
+            Err(source) => Err(unreadable(&lines, source).into()),
         },
         None => match list::list(&mut lines) {
             Ok(list) => good(list),
-            Err(source) => Err(lines.unreadable(source).into()),
+            Err(source) => Err(unreadable(&lines, source).into()),
         },
     }
 }
@@ -143,7 +108,7 @@ pub fn trace(args: &TraceArgs, warn: &dyn Fn(&str)) -> Done {
 ///
 /// [`Unreadable`], and writing.
 pub fn timeline(args: &TimelineArgs, warn: &dyn Fn(&str)) -> Done {
-    let mut lines = Lines::open(&args.traces.paths, warn)?;
+    let mut lines = TraceFiles::open(&args.traces.paths, warn).map_err(Unreadable::from)?;
     let wanted = args
         .session
         .as_ref()
@@ -161,7 +126,7 @@ pub fn timeline(args: &TimelineArgs, warn: &dyn Fn(&str)) -> Done {
     };
     let timeline = match Timeline::read(seen, &selection) {
         Ok(timeline) => timeline,
-        Err(source) => return Err(lines.unreadable(source).into()),
+        Err(source) => return Err(unreadable(&lines, source).into()),
     };
     if let (false, Some(wanted)) = (is_there, &wanted) {
         return Err(not_there(wanted));
@@ -181,6 +146,10 @@ pub fn timeline(args: &TimelineArgs, warn: &dyn Fn(&str)) -> Done {
         }
         None => Ok(Answer { text: drawn, is_good: true }),
     }
+}
+
+fn unreadable(lines: &TraceFiles<'_>, source: ReadError) -> Unreadable {
+    lines.unreadable(source).into()
 }
 
 /// Whether it begins a job of the session.
@@ -206,7 +175,7 @@ fn not_there(wanted: &Wanted) -> Box<dyn Error> {
     format!("no job of session {:?}{of} is in the trace", wanted.session_id).into()
 }
 
-fn cut_out(mut lines: Lines<'_>, wanted: &Wanted, args: &TraceArgs, warn: &dyn Fn(&str)) -> Done {
+fn cut_out(mut lines: TraceFiles<'_>, wanted: &Wanted, args: &TraceArgs, warn: &dyn Fn(&str)) -> Done {
     let result = match &args.output {
         Some(path) => {
             refuse_to_overwrite(path, &args.traces)?;
@@ -216,7 +185,7 @@ fn cut_out(mut lines: Lines<'_>, wanted: &Wanted, args: &TraceArgs, warn: &dyn F
     };
     let cut = match result {
         Ok(cut) => cut,
-        Err(CutError::Read(source)) => return Err(lines.unreadable(source).into()),
+        Err(CutError::Read(source)) => return Err(unreadable(&lines, source).into()),
         Err(CutError::Write(source)) if args.output.is_none() => return Err(source.into()),
         Err(error @ (CutError::Write(_) | CutError::Settings(_))) => return Err(error.into()),
     };
@@ -257,9 +226,8 @@ impl Write for Late<'_> {
 fn refuse_to_overwrite(path: &Path, traces: &TracePaths) -> Result<(), Box<dyn Error>> {
     let Ok(output) = fs::canonicalize(path) else { return Ok(()) };
     let is_read = |trace: &PathBuf| {
-        fs::canonicalize(trace).is_ok_and(|trace| {
-            output == trace || (output.parent() == Some(&*trace) && lines::is_read_in_directory(&output))
-        })
+        fs::canonicalize(trace)
+            .is_ok_and(|trace| output == trace || (output.parent() == Some(&*trace) && is_read_in_directory(&output)))
     };
     if traces.paths.iter().any(is_read) {
         return Err(format!("{} is one of the traces that are read (-o)", path.display()).into());

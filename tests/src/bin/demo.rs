@@ -38,10 +38,8 @@ use transcript_tests::{
     wait::wait_until,
     world::TestWorld,
 };
-use transcript_trace::{
-    Reader,
-    timeline::{Selection, Timeline},
-};
+use transcript_timeline::{Selection, Timeline};
+use transcript_trace::Reader;
 
 /// The calls; of the one that is late, the last segments come after the end of the call.
 const CALLS: [&str; 3] = ["olive-oil.ndjson", "festival-lineup.ndjson", "nobody-spoke.ndjson"];

@@ -133,7 +133,7 @@ impl<'s> Bench<'s> {
     }
 
     fn call(&mut self, number: usize, call: ApiCall) {
-        self.request(Request::Api { reply: Self::inbox(number), call });
+        self.request(Request::Api { reply: Self::inbox(number), call: Box::new(call) });
     }
 
     fn request(&mut self, request: Request) {
@@ -208,6 +208,7 @@ impl<'s> Bench<'s> {
                 when_empty: if *no_wait { WhenEmpty::Answer } else { WhenEmpty::Wait },
                 heartbeat: span(*heartbeat_ms),
                 max_bytes: (*max_bytes > 0).then_some(*max_bytes),
+                ..Pull::no_wait(*batch)
             };
             let reply = Inbox { client: ClientId(*client), token: 0 };
             self.request(Request::Pull { stream: self.stream.clone(), consumer: "c".into(), reply, pull });
@@ -240,6 +241,7 @@ impl<'s> Bench<'s> {
                         AdvisoryKind::MaxDeliveries => ("MAX_DELIVERIES", String::new()),
                         AdvisoryKind::Naked { .. } => ("MSG_NAKED", String::new()),
                         AdvisoryKind::Terminated { reason, .. } => ("MSG_TERMINATED", reason.to_string()),
+                        AdvisoryKind::Pause(_) => ("PAUSE", String::new()),
                     };
                     let (sequence, deliveries) = (advisory.stream_seq, advisory.deliveries);
                     let seen = BrokerEvent::Advisory { kind: kind.to_owned(), sequence, deliveries, reason };
@@ -295,7 +297,7 @@ fn seen(message: Message) -> BrokerEvent {
         },
         Message::PubAck(ack) => BrokerEvent::PubAck { sequence: ack.sequence, duplicate: ack.duplicate },
         Message::AckConfirmed => BrokerEvent::Confirmed,
-        Message::NoResponders => BrokerEvent::NoResponders,
+        Message::NoResponders { .. } => BrokerEvent::NoResponders,
         Message::PublishRefused { error, .. } | Message::Refused { error, .. } => {
             BrokerEvent::Refused(u64::from(error.err_code))
         }
@@ -308,7 +310,10 @@ fn seen(message: Message) -> BrokerEvent {
             pending: info.num_pending,
         },
         Message::Answer { answer: Answer::Purged(count), .. } => BrokerEvent::Purged(count),
-        Message::Answer { answer: Answer::Stream(_) | Answer::Message(_) | Answer::Deleted, .. }
+        Message::Answer {
+            answer: Answer::Stream(_) | Answer::Message(_) | Answer::Deleted | Answer::Paused(_),
+            ..
+        }
         | Message::Core { .. } => BrokerEvent::Answered,
     }
 }

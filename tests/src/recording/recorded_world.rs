@@ -6,7 +6,7 @@ use nix::unistd::gethostname;
 use tempfile::TempDir;
 use tokio::time::Instant;
 use transcript_core::ids::Session;
-use transcript_processor::publishing::SegmentMessage;
+use transcript_publishing::SegmentMessage;
 use transcript_trace::Server;
 
 use super::{observer::Observer, shown::Shown, trace::Trace};

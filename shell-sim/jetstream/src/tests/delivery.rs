@@ -30,7 +30,7 @@ fn statuses_say_why_a_request_ends() {
         (2, 500, 408, "Request Timeout"),
         (3, 700, 408, "Request Timeout"),
         (4, 0, 409, "Exceeded MaxRequestBatch of 10"),
-        (5, 0, 409, "Exceeded MaxRequestExpires of 90s"),
+        (5, 0, 409, "Exceeded MaxRequestExpires of 1m30s"),
         (6, 0, 400, "Bad Request - heartbeat value too large"),
     ] {
         assert_eq!(bench.statuses(token), [(at, code, text.to_owned())], "request {token}");

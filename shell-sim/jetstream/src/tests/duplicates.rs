@@ -144,5 +144,8 @@ fn expectations_are_checked_before_the_id_and_a_refusal_is_not_remembered() {
 #[test]
 fn a_publish_that_nobody_takes_has_no_responders() {
     let mut bench = Bench::with(consumer());
-    assert_eq!(bench.publish_with("elsewhere", Headers::default()), Message::NoResponders);
+    assert_eq!(
+        bench.publish_with("elsewhere", Headers::default()),
+        Message::NoResponders { subject: "elsewhere".into() }
+    );
 }

@@ -74,9 +74,9 @@ fn a_deleted_consumer_tells_its_requests_and_then_nobody_answers() {
         Message::Answer { call: ApiKind::DeleteConsumer, answer: Answer::Deleted }
     );
     assert_eq!(bench.statuses(1), [(0, 409, "Consumer Deleted".to_owned())]);
-    assert_eq!(bench.ask(0, "+ACK"), Some(Message::NoResponders));
+    assert!(matches!(bench.ask(0, "+ACK"), Some(Message::NoResponders { .. })));
     bench.pull_as(inbox(3), Pull::no_wait(1));
-    assert_eq!(bench.answer(3), Message::NoResponders);
+    assert!(matches!(bench.answer(3), Message::NoResponders { .. }));
     let (stream, config, action) = ("S".into(), consumer(), ConsumerAction::Create);
     bench.call(ApiCall::CreateConsumer { stream, config, action });
     assert_eq!(bench.ask(0, "+ACK"), None, "the new consumer has not delivered it yet");

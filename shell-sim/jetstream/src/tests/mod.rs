@@ -5,6 +5,7 @@ mod delivery;
 mod duplicates;
 mod limits;
 mod restart;
+mod wire;
 
 use std::time::Duration;
 
@@ -99,14 +100,14 @@ impl Bench {
     }
 
     fn call(&mut self, call: ApiCall) -> Message {
-        self.input(Input::Request(Request::Api { reply: inbox(900), call }));
+        self.input(Input::Request(Request::Api { reply: inbox(900), call: Box::new(call) }));
         self.answer(900)
     }
 
     fn info(&mut self) -> ConsumerInfo {
         let answer = self.call(ApiCall::ConsumerInfo { stream: "S".into(), consumer: "c".into() });
         let Message::Answer { answer: Answer::Consumer(info), .. } = answer else { panic!("not an info: {answer:?}") };
-        info
+        *info
     }
 
     fn update(&mut self, config: ConsumerConfig) {

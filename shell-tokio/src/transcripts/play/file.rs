@@ -9,19 +9,20 @@ use transcript_core::{
     ids::{IdError, Session},
 };
 
+use transcript_publishing::{PublishError, SegmentMessage};
+
 use crate::error_line::json_error;
-use crate::publishing::{PublishError, SegmentMessage, header_value};
 
 /// The sessions of one file, in the order in which they appear in it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Transcript {
-    pub(super) sessions: Vec<PlayedSession>,
+    pub(super) sessions: Vec<TranscriptSession>,
     /// In the order of the file, each with the place of its session among [`Self::sessions`].
     pub(super) segments: Vec<(usize, SegmentMessage)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct PlayedSession {
+pub(super) struct TranscriptSession {
     pub session: Session,
     /// What the file says that the end announces; otherwise it is the number of the session's segments.
     pub announced: Option<u64>,
@@ -122,7 +123,7 @@ impl Reader {
         if i64::try_from(segment.index).is_err() {
             return Err(Reason::IndexTooLarge(segment.index));
         }
-        header_value(&segment.id())?;
+        segment.check_id()?;
         match self.lines.entry((segment.session.session_id.clone(), segment.index)) {
             Entry::Occupied(before) => {
                 return Err(Reason::Repeated {
@@ -160,7 +161,7 @@ impl Reader {
 
     fn place(&mut self, session: &Session) -> usize {
         *self.places.entry(session.clone()).or_insert_with(|| {
-            self.transcript.sessions.push(PlayedSession { session: session.clone(), announced: None });
+            self.transcript.sessions.push(TranscriptSession { session: session.clone(), announced: None });
             self.transcript.sessions.len() - 1
         })
     }

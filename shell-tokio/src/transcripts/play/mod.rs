@@ -24,13 +24,11 @@ use transcript_core::{
     contract::{SEGMENTS_COLLECTION, TRANSCRIPTION_STREAM},
     ids::Session,
 };
+use transcript_publishing::{PublishError, Publisher, SegmentMessage, SessionEnded};
 
 pub use self::file::{BadLine, Transcript};
 use self::timeline::{Action, Mishaps, Step, timeline};
-use crate::{
-    cli::PlayArgs,
-    publishing::{PublishError, Publisher, SegmentMessage, SessionEnded},
-};
+use crate::cli::PlayArgs;
 
 /// Most documents in one update command; together with [`BATCH_BYTES`] it keeps a command below MongoDB's bound of 48 MB.
 const BATCH_DOCUMENTS: usize = 1000;

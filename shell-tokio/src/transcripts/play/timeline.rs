@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{PlayedSession, file::Transcript};
-use crate::publishing::{SegmentMessage, SessionEnded};
+use transcript_publishing::{SegmentMessage, SessionEnded};
 
 /// No call is played for longer, whatever times its file names: beyond, a clock would overflow.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);

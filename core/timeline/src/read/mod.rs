@@ -20,7 +20,7 @@ use super::{
     part::{DrawnPart, Job, Open},
     words,
 };
-use crate::format::{Entry, Header, Line, Said};
+use transcript_trace::{Entry, Header, Line, Said};
 
 /// How many tries of an effect are drawn before those that fail alike are drawn as one.
 const TRIES: u64 = 2;

@@ -4,14 +4,12 @@ use transcript_core::{FailureKind, Report, Time, ids::JobId};
 
 use super::Reading;
 use crate::{
-    format::{LeftOut, Note, Server},
-    timeline::{
-        bands::{Band, BandCause, Source, server_name},
-        calls::Mark,
-        model::{Lane, Moment, Step, StepKind, grouped, span},
-        part::End,
-    },
+    bands::{Band, BandCause, Source, server_name},
+    calls::Mark,
+    model::{Lane, Moment, Step, StepKind, grouped, span},
+    part::End,
 };
+use transcript_trace::{LeftOut, Note, Server};
 
 impl Reading<'_> {
     /// A wake-up that comes late by half the time between two heartbeats: longer than a busy machine's delays, and well

@@ -295,7 +295,7 @@ impl Steps {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::timeline::model::Lane;
+    use crate::model::Lane;
 
     fn step(at: i64, kind: StepKind) -> Step {
         Step {

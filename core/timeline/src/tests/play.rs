@@ -12,7 +12,7 @@ use transcript_core::{
     summary::Segment,
 };
 
-use crate::{Content, FORMAT, Header, LeftOut, Note, Recorder, Servers};
+use transcript_trace::{Content, FORMAT, Header, LeftOut, Note, Recorder, Servers};
 
 /// When the first processor starts.
 pub(super) const START: i64 = 1_764_400_000_000;

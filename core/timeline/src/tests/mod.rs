@@ -13,7 +13,7 @@ use super::{
     text,
     xml::visible,
 };
-use crate::{
+use transcript_trace::{
     LeftOut, Note, Reader, Server,
     cut::{Wanted, cut},
 };
@@ -306,7 +306,8 @@ fn every_step_can_be_reached_and_read() {
 fn a_part_that_goes_on_in_another_file_is_one_lane() {
     let header = |part: Option<u64>| {
         let mut header = play::header("a", play::START, transcript_core::Settings::default());
-        header.continues = part.map(|entries| crate::Continues { file: "a.1".to_owned(), entries, last_job: None });
+        header.continues =
+            part.map(|entries| transcript_trace::Continues { file: "a.1".to_owned(), entries, last_job: None });
         serde_json::to_string(&header).expect("a header is JSON") + "\n"
     };
     let woken = |n: u64| format!("{{\"n\":{n},\"at\":{n},\"in\":\"woken\"}}\n");

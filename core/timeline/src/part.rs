@@ -15,10 +15,7 @@ use super::{
     model::{CallName, Lane, Moment, Step},
     read::tolerance,
 };
-use crate::{
-    follow::{Followed, Follower},
-    format::{Continues, Header, LeftOut},
-};
+use transcript_trace::{Continues, Followed, Follower, Header, LeftOut};
 
 /// A part of a trace, with those that continue it.
 #[derive(Debug)]

@@ -1,8 +1,27 @@
-//! For services that publish segments, the ends of calls, and recordings: the messages of the data contract, with the ids
-//! by which a repeated one is known.
+//! For applications that publish to the transcript processor: segments, the ends of calls, and recordings.
 //!
-//! Whatever fails here can be published again as it was: a segment that did arrive is known again by its id within the
-//! stream's duplicate window, and a second end of a call changes nothing.
+//! ```no_run
+//! use transcript_publishing::{Publisher, SegmentMessage, Session, SessionEnded};
+//!
+//! # async fn publish() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = async_nats::connect("nats://localhost:4222").await?;
+//! let publisher = Publisher::new(async_nats::jetstream::new(client));
+//! let session = Session::new("room-7", "monday")?;
+//!
+//! publisher.segment(&SegmentMessage::new(session.clone(), 0, "Shall we begin?")).await?;
+//! publisher.session_ended(&SessionEnded { session, published_segments: 1 }).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Every publish waits for the stream's acknowledgement. **After a failure, publish the same message again.** A repeated
+//! segment has the same `Nats-Msg-Id`, so the stream stores it once within its duplicate window. A repeated end of a call
+//! changes nothing: the processor finds the summary that it has stored. A recording has no id and is stored again.
+//!
+//! The publisher of segments also stores them in MongoDB, from where the processor reads them, *before* it publishes the end
+//! of the call. This package does not do that.
+//!
+//! The programs in `examples/` run against a local nats-server: `cargo run -p transcript-publishing --example publish_call`.
 
 use std::{collections::VecDeque, str::FromStr};
 
@@ -18,11 +37,11 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
-pub use transcript_core::event::SessionEnded;
-use transcript_core::{
+use transcript_core::contract::{SEGMENT_SUBJECT, SESSION_ENDED_SUBJECT};
+pub use transcript_core::{
     WallTime,
-    contract::{SEGMENT_SUBJECT, SESSION_ENDED_SUBJECT},
-    ids::Session,
+    event::SessionEnded,
+    ids::{IdError, Session},
 };
 
 /// How many published messages may wait for their acknowledgement at the same time.
@@ -142,10 +161,25 @@ pub struct SegmentMessage {
 }
 
 impl SegmentMessage {
+    /// A segment of which neither speaker nor times are known.
+    #[must_use]
+    pub fn new(session: Session, index: u64, text: impl Into<String>) -> Self {
+        Self { session, index, speaker: None, text: text.into(), start_ms: None, end_ms: None }
+    }
+
     /// `<sessionId>:<index>`: the segment's `Nats-Msg-Id`, and the `_id` of its document.
     #[must_use]
     pub fn id(&self) -> String {
         format!("{}:{}", self.session.session_id, self.index)
+    }
+
+    /// Checks that the segment's id can be a message id.
+    ///
+    /// # Errors
+    ///
+    /// [`PublishError::Id`]: then [`Publisher::segment`] would fail in the same way.
+    pub fn check_id(&self) -> Result<(), PublishError> {
+        header_value(&self.id()).map(drop)
     }
 }
 
@@ -218,7 +252,7 @@ fn to_json(payload: &impl Serialize) -> Result<Bytes, PublishError> {
 }
 
 /// Checks an id as [`PublishError::Id`] says.
-pub(crate) fn header_value(id: &str) -> Result<HeaderValue, PublishError> {
+fn header_value(id: &str) -> Result<HeaderValue, PublishError> {
     if id.starts_with(' ') || id.contains(|c: char| c.is_ascii_control()) {
         return Err(PublishError::Id(id.to_owned()));
     }
@@ -248,14 +282,7 @@ mod tests {
 
     #[test]
     fn messages_are_those_of_the_contract() {
-        let mut segment = SegmentMessage {
-            session: session(),
-            index: 7,
-            speaker: None,
-            text: "Hi".into(),
-            start_ms: None,
-            end_ms: None,
-        };
+        let mut segment = SegmentMessage::new(session(), 7, "Hi");
         assert_eq!(json!(segment), json!({ "conversationId": "c", "sessionId": "s", "index": 7, "text": "Hi" }));
         (segment.speaker, segment.start_ms, segment.end_ms) = (Some("A".into()), Some(1), Some(2));
         assert_eq!(

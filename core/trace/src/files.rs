@@ -1,4 +1,4 @@
-//! The lines of many files, one after the other.
+//! Traces in files and directories, read one after the other.
 
 use std::{
     collections::VecDeque,
@@ -7,17 +7,23 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use thiserror::Error;
 use transcript_core::WallTime;
-use transcript_trace::{Line, ReadError, Reader};
 
-use super::Unreadable;
+use crate::{
+    format::Line,
+    read::{ReadError, Reader},
+};
 
 /// How much is read at a time, in bytes.
 const BUFFER: usize = 256 << 10;
 
-/// The lines of traces. A file that ends in the middle of a line, as a kill leaves one, ends with the line before it; of
-/// the last file that is told too.
-pub(super) struct Lines<'a> {
+/// The lines of traces in files, in directories, and on the standard input (`-`).
+///
+/// The files of a directory are read in the order in which their processors started, so that a file comes behind the one
+/// that it continues. A file that ends in the middle of a line, as a kill leaves one, ends with the line before it. That is
+/// warned of; at the end of the last file it is also the last item, [`ReadError::CutOff`].
+pub struct TraceFiles<'a> {
     warn: &'a dyn Fn(&str),
     paths: VecDeque<PathBuf>,
     reader: Option<Reader<Box<dyn BufRead>>>,
@@ -28,12 +34,37 @@ pub(super) struct Lines<'a> {
     nothing: Option<ReadError>,
 }
 
+/// Why files cannot be read.
+#[derive(Debug, Error)]
+pub enum FilesError {
+    /// What is wrong in a file.
+    #[error("{file}: {source}")]
+    Trace {
+        /// The file.
+        file: String,
+        /// What is wrong in it.
+        source: ReadError,
+    },
+    /// The system cannot read it.
+    #[error("cannot read {file}")]
+    Io {
+        /// The file.
+        file: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A directory without a trace.
+    #[error("there is no trace (*.jsonl) in {}", .0.display())]
+    NoTrace(PathBuf),
+}
+
 /// Whether a file of a directory is one of its traces.
-pub(super) fn is_read_in_directory(path: &Path) -> bool {
+#[must_use]
+pub fn is_read_in_directory(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "jsonl")
 }
 
-/// When the processor of a trace's first part started; nothing where that cannot be read, which will be told in its turn.
+/// When the processor of a trace's first part started; nothing where that cannot be read, of which reading it will say why.
 fn started_at(path: &Path) -> Option<WallTime> {
     let first = Reader::new(BufReader::new(File::open(path).ok()?)).next()?;
     match first.ok()? {
@@ -42,13 +73,17 @@ fn started_at(path: &Path) -> Option<WallTime> {
     }
 }
 
-impl<'a> Lines<'a> {
-    /// Reads these files, and those of these directories.
-    pub(super) fn open(paths: &[PathBuf], warn: &'a dyn Fn(&str)) -> Result<Self, Unreadable> {
+impl<'a> TraceFiles<'a> {
+    /// Reads these files, and those of these directories. What is cut off or empty goes to `warn`, in words.
+    ///
+    /// # Errors
+    ///
+    /// A directory that cannot be read, or has no trace. A file that cannot be read is an item of the iterator.
+    pub fn open(paths: &[PathBuf], warn: &'a dyn Fn(&str)) -> Result<Self, FilesError> {
         let mut all = VecDeque::new();
         for path in paths {
             if path.is_dir() {
-                let failed = |source| Unreadable::Io { file: path.display().to_string(), source };
+                let failed = |source| FilesError::Io { file: path.display().to_string(), source };
                 let mut files = vec![];
                 for entry in fs::read_dir(path).map_err(failed)? {
                     let file = entry.map_err(failed)?.path();
@@ -57,7 +92,7 @@ impl<'a> Lines<'a> {
                     }
                 }
                 if files.is_empty() {
-                    return Err(Unreadable::NoTrace(path.clone()));
+                    return Err(FilesError::NoTrace(path.clone()));
                 }
                 // In the order in which their processors started; the files of one are in the order of their names.
                 files.sort_by_cached_key(|file| (started_at(file), file.clone()));
@@ -69,29 +104,32 @@ impl<'a> Lines<'a> {
         Ok(Self { warn, paths: all, reader: None, begun: vec![], read: 0, nothing: None })
     }
 
-    /// The file that is being read.
-    pub(super) fn file(&self) -> &str {
+    /// The file that is being read; empty before the first.
+    #[must_use]
+    pub fn file(&self) -> &str {
         self.begun.last().map_or("", |(_, file)| file)
     }
 
     /// The file and the line of it, for a line that is counted over all files.
-    pub(super) fn place(&self, line: u64) -> String {
+    #[must_use]
+    pub fn place(&self, line: u64) -> String {
         let file = self.begun.iter().rev().find(|(before, _)| *before < line);
         file.map_or_else(|| format!("line {line}"), |(before, file)| format!("{file}:{}", line - before))
     }
 
     /// What went wrong, with the file in which it did.
-    pub(super) fn unreadable(&self, source: ReadError) -> Unreadable {
+    #[must_use]
+    pub fn unreadable(&self, source: ReadError) -> FilesError {
         let file = self.file().to_owned();
         match source {
-            ReadError::Io(source) => Unreadable::Io { file, source },
+            ReadError::Io(source) => FilesError::Io { file, source },
             source @ (ReadError::Empty
             | ReadError::NotATrace { .. }
-            | ReadError::Newer { .. }
+            | ReadError::OtherFormat { .. }
             | ReadError::CutOff { .. }
             | ReadError::Missing { .. }
             | ReadError::Malformed { .. }
-            | ReadError::TooLong { .. }) => Unreadable::Trace { file, source },
+            | ReadError::TooLong { .. }) => FilesError::Trace { file, source },
         }
     }
 
@@ -121,14 +159,14 @@ fn headless(error: ReadError) -> ReadError {
         error @ (ReadError::Io(_)
         | ReadError::Empty
         | ReadError::NotATrace { .. }
-        | ReadError::Newer { .. }
+        | ReadError::OtherFormat { .. }
         | ReadError::Missing { .. }
         | ReadError::Malformed { .. }
         | ReadError::TooLong { .. }) => error,
     }
 }
 
-impl Iterator for Lines<'_> {
+impl Iterator for TraceFiles<'_> {
     type Item = Result<Line, ReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {

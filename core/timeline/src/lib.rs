@@ -1,4 +1,4 @@
-//! A trace as a picture: who said what to whom, and when.
+//! A trace as a picture: who said what to whom, and when. [`Timeline`] reads a trace and draws it as SVG, HTML, Mermaid or text.
 //!
 //! ```text
 //! lines ──► Reading ──► Timeline ──► Layout ──► svg, html, mermaid, text
@@ -33,12 +33,13 @@ mod text;
 mod words;
 mod xml;
 
+use transcript_trace::{Line, ReadError};
+
 use self::{
     bands::Band,
     density::Density,
     model::{Call, Lane, Lives, Moment, Step, Totals},
 };
-use crate::{format::Line, read::ReadError};
 
 /// A trace, ready to be drawn.
 #[derive(Debug)]
