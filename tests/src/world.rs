@@ -96,6 +96,16 @@ impl TestWorld {
         Self::with(database, Some(mongod), NatsOptions::default()).await
     }
 
+    /// A world with this mongod, and a nats-server that is more than the default.
+    ///
+    /// # Errors
+    ///
+    /// A server does not start.
+    pub async fn start_on(mongod: Mongod, options: NatsOptions) -> Result<Self, WorldError> {
+        let database = TestDatabase::on(&mongod).await?;
+        Self::with(database, Some(mongod), options).await
+    }
+
     /// A world with a nats-server that is more than the default.
     ///
     /// # Errors

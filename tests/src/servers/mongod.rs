@@ -4,6 +4,7 @@ use std::{
     ffi::OsString,
     fs, io,
     net::SocketAddr,
+    os::unix::fs::PermissionsExt,
     sync::atomic::{AtomicU64, Ordering},
     thread,
     time::Duration,
@@ -38,7 +39,12 @@ pub struct Mongod {
 enum MongodKind {
     ReplicaSet,
     Standalone,
+    /// A replica set that lets nobody do anything without a user who may.
+    Authorized,
 }
+
+/// The user of an authorized server who may do everything, and the password.
+const ROOT: &str = "root";
 
 impl Mongod {
     /// A replica set of one, which is a writable primary.
@@ -57,6 +63,15 @@ impl Mongod {
     /// See [`Self::replica_set`].
     pub async fn standalone() -> Result<Self, ServerError> {
         Self::start(MongodKind::Standalone).await
+    }
+
+    /// A replica set of one that checks what users may do. Its address names the user who may do everything.
+    ///
+    /// # Errors
+    ///
+    /// See [`Self::replica_set`].
+    pub async fn authorized() -> Result<Self, ServerError> {
+        Self::start(MongodKind::Authorized).await
     }
 
     /// The replica set that all tests of this process share; it ends with the process.
@@ -84,6 +99,9 @@ impl Mongod {
     pub fn uri(&self) -> String {
         match self.kind {
             MongodKind::ReplicaSet => format!("mongodb://{}/?replicaSet={REPLICA_SET}", self.process.address()),
+            MongodKind::Authorized => {
+                format!("mongodb://{ROOT}:{ROOT}@{}/?replicaSet={REPLICA_SET}", self.process.address())
+            }
             MongodKind::Standalone => self.direct_uri(),
         }
     }
@@ -134,6 +152,13 @@ impl Mongod {
 
     async fn look(&self, admin: &Database) -> Result<(), String> {
         let hello = admin.run_command(doc! { "hello": 1 }).await.map_err(describe)?;
+        if self.kind == MongodKind::Authorized && hello.get_bool("isWritablePrimary").unwrap_or(false) {
+            // Until there is a user, a local client may create one. A server that comes back has it.
+            let root = doc! { "createUser": ROOT, "pwd": ROOT, "roles": [ROOT] };
+            admin.run_command(root).await.ok();
+            let known = Client::with_uri_str(self.uri()).await.map_err(describe)?;
+            return known.database("admin").run_command(doc! { "ping": 1 }).await.map(drop).map_err(describe);
+        }
         if hello.get_bool("isWritablePrimary").unwrap_or(false) {
             // Another process's server may have the port that ours is about to be refused.
             let status = admin.run_command(doc! { "serverStatus": 1 }).await.map_err(describe)?;
@@ -142,7 +167,7 @@ impl Mongod {
                 other => Err(format!("the server on the port has the pid {other:?}")),
             };
         }
-        if self.kind == MongodKind::ReplicaSet && hello.get_bool("isreplicaset").unwrap_or(false) {
+        if self.kind != MongodKind::Standalone && hello.get_bool("isreplicaset").unwrap_or(false) {
             let members = vec![doc! { "_id": 0, "host": self.process.address().to_string() }];
             let config = doc! { "_id": REPLICA_SET, "members": members };
             admin.run_command(doc! { "replSetInitiate": config }).await.map_err(describe)?;
@@ -224,8 +249,14 @@ fn prepare(place: Place<'_>, kind: MongodKind) -> io::Result<Vec<OsString>> {
     let settings = "--bind_ip 127.0.0.1 --nounixsocket --oplogSize 64 --wiredTigerCacheSizeGB 0.25 \
                     --setParameter diagnosticDataCollectionEnabled=false";
     arguments.extend(settings.split_whitespace().map(Into::into));
-    if kind == MongodKind::ReplicaSet {
+    if kind != MongodKind::Standalone {
         arguments.extend(["--replSet".into(), REPLICA_SET.into()]);
+    }
+    if kind == MongodKind::Authorized {
+        let key = place.directory.join("key");
+        fs::write(&key, "a key that the members of the set share")?;
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600))?;
+        arguments.extend(["--auth".into(), "--keyFile".into(), key.into()]);
     }
     Ok(arguments)
 }
