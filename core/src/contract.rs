@@ -42,6 +42,9 @@ pub const REASON_HEADER: &str = "Transcript-Reason";
 pub const TIME_HEADER: &str = "Transcript-Time";
 /// On a dead letter: the processor that gave it up.
 pub const PROCESSOR_HEADER: &str = "Transcript-Processor";
+/// The most bytes that a dead letter has of a message that can never be processed. The stream keeps the message itself for
+/// as long as it keeps any; the dead letters of a flood of such messages must not take as much again.
+pub const DEAD_LETTER_BYTES: usize = 16 << 10;
 /// The collection of segments.
 pub const SEGMENTS_COLLECTION: &str = "transcriptsegments";
 /// The collection of summaries.

@@ -1,12 +1,13 @@
 //! What the world tells the core.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
     failure::Failure,
     ids::{EffectId, Session},
+    micros,
     summary::Segment,
     time::WallTime,
 };
@@ -28,10 +29,16 @@ pub enum Input {
     Exhausted(Exhausted),
     /// The stored summary of a session is of fewer segments than are stored, or was replaced and nobody was told.
     Stale(StaleSummary),
+    /// What the consumer is really set to: at the start, and each time that it turns out to have changed.
+    Consumer(ConsumerSettings),
     /// Time has passed; nothing else has happened.
     Woken,
-    /// Take no more work and come to an end; see [`Settings::grace`](crate::Settings::grace).
+    /// Take no more work and come to an end; see [`Settings::grace`](crate::Settings::grace). The core asks for
+    /// [`Output::StopDeliveries`](crate::Output::StopDeliveries) first.
     Drain,
+    /// [`Output::StopDeliveries`](crate::Output::StopDeliveries) was carried out: JetStream hands this processor nothing
+    /// more, and everything that it had handed over before was handed to the core.
+    DeliveriesStopped,
 }
 
 /// One hand-over of one stream message to this processor.
@@ -65,6 +72,20 @@ pub struct Exhausted {
     pub attempts: u64,
     /// When the shell learnt of it, by its clock.
     pub received_at: WallTime,
+    /// The message, as the stream holds it; `None` where the stream no longer does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Payload>,
+}
+
+/// What JetStream's consumer is set to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConsumerSettings {
+    /// Its `ack_wait`, in microseconds.
+    #[serde(with = "micros")]
+    pub ack_wait: Duration,
+    /// Its `max_deliver`; `u64::MAX` where there is no limit.
+    pub max_deliver: u64,
 }
 
 /// A session whose stored summary is behind.
@@ -97,10 +118,14 @@ pub enum Report {
     Loaded(Page),
     /// The summary is stored and journaled, or the stored one is of more segments and was kept.
     Saved(Stored),
+    /// What is stored of the summary; `None` where there is none.
+    Checked(Option<Stored>),
     /// The notification is in the stream.
     Published {
         /// Its place there; of the first one where this one was a duplicate.
         stream_sequence: u64,
+        /// How many segments the message at that place announces: ours, unless it was published before.
+        segments: u64,
     },
     /// The summary carries its mark.
     Marked,
@@ -121,13 +146,25 @@ pub enum Report {
 }
 
 /// Part of a session's segments in the order of the call.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Page {
     /// The segments.
     pub segments: Vec<Segment>,
+    /// How many of them have a damaged text: the text or the label is not valid UTF-8, or is no text at all.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub damaged: u64,
     /// Where the next page starts; `None` after the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Cursor>,
+    /// How many bytes the next segment takes, where it alone is larger than the page was allowed to be. The page may be
+    /// empty then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub needs: Option<u64>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A place among a session's segments. Only the store knows what is in it; the core gives it back as it got it.
@@ -197,7 +234,14 @@ impl fmt::Display for Report {
             Self::Loaded(page) if page.next.is_some() => write!(f, "loaded {}, more to come", page.segments.len()),
             Self::Loaded(page) => write!(f, "loaded {}, the last", page.segments.len()),
             Self::Saved(stored) => write!(f, "stored with {} segments", stored.segments),
-            Self::Published { stream_sequence } => write!(f, "published at {stream_sequence}"),
+            Self::Checked(None) => f.write_str("nothing is stored"),
+            Self::Checked(Some(stored)) if stored.notified.is_some() => {
+                write!(f, "stored with {} segments, and announced", stored.segments)
+            }
+            Self::Checked(Some(stored)) => write!(f, "stored with {} segments, not announced", stored.segments),
+            Self::Published { stream_sequence, segments } => {
+                write!(f, "published at {stream_sequence} with {segments} segments")
+            }
             Self::Marked => f.write_str("marked"),
             Self::DeadLettered { stream_sequence } => write!(f, "kept as a dead letter at {stream_sequence}"),
             Self::Republished { stream_sequence } => write!(f, "published again at {stream_sequence}"),

@@ -6,9 +6,18 @@
 //!
 //! What a shell must do, and nothing else:
 //!
-//! - perform each effect and report once what became of it, in any order; the core asks for a job's next effect only
-//!   after the report of the one before it, and asks again when a report never comes;
-//! - hand over no more deliveries than there is [room](Processor::room) for;
+//! - perform each [effect](Effect) and report once what became of it, in any order, and within
+//!   [`Settings::answer_timeout`], whose documentation is the one rule about time: the core asks for a job's next effect
+//!   only after the report of the one before it, and asks again when a report never comes;
+//! - send a heartbeat for each [`Output::InProgress`], at once or never;
+//! - have taken no more deliveries since the start than [`Processor::allowance`] says, and hand over each one;
+//! - end a page at the segments and bytes that [`Effect::Load`] names;
+//! - on [`Output::StopDeliveries`] end the deliveries, hand over what was under way, and say
+//!   [`Input::DeliveriesStopped`];
+//! - tell what it learns: advisories of messages that used up their deliveries ([`Input::Exhausted`]), summaries that are
+//!   behind ([`Input::Stale`]), what the consumer is set to ([`Input::Consumer`]);
+//! - write each [`Output::Notice`] into the log;
+//! - hand over [`Input::Woken`] when the wake-up of [`Output::Wait`] is due, with a time that never goes back;
 //! - decide nothing about a job.
 //!
 //! ```
@@ -20,11 +29,14 @@
 //! fn perform(effect: &Effect) -> Report {
 //!     match effect {
 //!         Effect::Count { .. } => Report::Counted { segments: 0 },
-//!         Effect::Load { .. } => Report::Loaded(Page { segments: vec![], next: None }),
+//!         Effect::Load { .. } => Report::Loaded(Page::default()),
 //!         Effect::Save { .. } => {
 //!             Report::Saved(Stored { segments: 0, complete: true, notified: None, revision: 1, revised: None })
 //!         }
-//!         Effect::Publish { .. } => Report::Published { stream_sequence: 2 },
+//!         Effect::Check { .. } => Report::Checked(None),
+//!         Effect::Publish { notification, .. } => {
+//!             Report::Published { stream_sequence: 2, segments: notification.segments }
+//!         }
 //!         Effect::Mark { .. } => Report::Marked,
 //!         Effect::DeadLetter { .. } => Report::DeadLettered { stream_sequence: 3 },
 //!         Effect::Republish { .. } => Report::Republished { stream_sequence: 3 },
@@ -52,7 +64,8 @@
 //!                 inputs.push_back(Input::Reported { effect: id, report: perform(&effect) });
 //!                 performed.push(effect);
 //!             }
-//!             Output::InProgress { .. } => {}
+//!             Output::InProgress { .. } | Output::Notice(_) => {}
+//!             Output::StopDeliveries => inputs.push_back(Input::DeliveriesStopped),
 //!             Output::Wait(Some(wake_up)) if inputs.is_empty() => {
 //!                 now = wake_up.at;
 //!                 inputs.push_back(Input::Woken);
@@ -76,9 +89,11 @@ pub mod failure;
 pub mod ids;
 mod input;
 mod job;
+mod kind;
 mod micros;
 mod output;
 mod processor;
+mod served;
 mod settings;
 pub mod summary;
 mod time;
@@ -88,9 +103,12 @@ mod timers;
 pub use self::bug::Bug;
 pub use self::{
     failure::{Failure, FailureKind},
-    input::{Cursor, Delivery, Exhausted, Input, Notified, Page, Payload, Report, StaleSummary, Stored},
+    input::{
+        ConsumerSettings, Cursor, Delivery, Exhausted, Input, Notified, Page, Payload, Report, StaleSummary, Stored,
+    },
     job::State,
-    output::{Acknowledgement, Effect, Output, Timer, WakeUp},
+    kind::{EffectKind, Server},
+    output::{Acknowledgement, Done, Effect, Notice, Output, Timer, WakeUp},
     processor::{Counters, Processor},
     settings::{Settings, SettingsError},
     time::{Time, WallTime},

@@ -7,8 +7,10 @@ use serde::{Deserialize, Serialize};
 use crate::{
     contract::{Announcement, DeadLetter, Notification},
     event::SessionEnded,
-    ids::{EffectId, Key},
+    failure::Failure,
+    ids::{EffectId, JobId, Key},
     input::{Cursor, Notified},
+    kind::EffectKind,
     micros,
     summary::Summary,
     time::Time,
@@ -30,6 +32,12 @@ pub enum Output {
         /// The delivery's reply subject.
         reply: Arc<str>,
     },
+    /// Have JetStream hand over nothing more, hand over what it had sent by then, and say
+    /// [`Input::DeliveriesStopped`](crate::Input::DeliveriesStopped). It is said once, before anything is given back: what
+    /// is given back while a pull request is open comes back at once.
+    StopDeliveries,
+    /// Something that people want to know.
+    Notice(Notice),
     /// Nothing more to do until something happens, or until the wake-up.
     Wait(Option<WakeUp>),
     /// The processor has drained: nothing more will ever come.
@@ -57,8 +65,55 @@ pub enum Timer {
     Retry,
     /// An effect was asked for and never reported.
     Answer,
+    /// Nobody confirmed that the deliveries have ended.
+    StopDeliveries,
     /// The time that a draining processor gives its last jobs ends.
     Grace,
+}
+
+/// What people want to know, for the log. Nothing has to be done about it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Notice {
+    /// A call's summary is stored and announced.
+    Done(Done),
+    /// Effects of a kind fail, and none has succeeded since this was said last. It is said at the first failure, and then
+    /// once a minute at the most.
+    Failing {
+        /// Their kind.
+        kind: EffectKind,
+        /// The last failure.
+        failure: Failure,
+    },
+    /// Effects of a kind that failed succeed again.
+    Works {
+        /// Their kind.
+        kind: EffectKind,
+    },
+}
+
+/// A call whose summary is stored and announced.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Done {
+    /// The job.
+    pub job: JobId,
+    /// The call.
+    pub key: Key,
+    /// The end's place in the stream; `None` for a job without a delivery.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream_sequence: Option<u64>,
+    /// How many segments the stored summary counts.
+    pub segments: u64,
+    /// How many the end announced.
+    pub published_segments: u64,
+    /// Whether the stored summary is complete.
+    pub complete: bool,
+    /// How often the end was handed over, as JetStream counts.
+    pub attempts: u64,
+    /// How long it took since this processor took it, in microseconds.
+    #[serde(with = "micros")]
+    pub took: Duration,
 }
 
 /// One thing to do.
@@ -81,6 +136,9 @@ pub enum Effect {
         after: Option<Cursor>,
         /// The most segments to load.
         limit: u32,
+        /// The most bytes of documents to load, as the store counts them. Where the next segment alone is larger, the page
+        /// ends before it and [says so](crate::Page::needs).
+        max_bytes: u64,
         /// How many segments the last count found.
         counted: u64,
     },
@@ -90,6 +148,11 @@ pub enum Effect {
     Save {
         /// The summary.
         summary: Arc<Summary>,
+    },
+    /// Read what is stored of the summary, its mark above all: [`Report::Checked`](crate::Report::Checked).
+    Check {
+        /// The summary's `_id`.
+        key: Key,
     },
     /// Publish the notification: [`Report::Published`](crate::Report::Published), once the stream has confirmed it.
     #[serde(rename_all = "camelCase")]
@@ -101,16 +164,21 @@ pub enum Effect {
         /// The payload.
         notification: Notification,
     },
-    /// Mark the summary as announced unless it is: [`Report::Marked`](crate::Report::Marked), also where it is gone.
+    /// Mark the summary as announced unless it is: [`Report::Marked`](crate::Report::Marked), also where it is gone. A
+    /// summary of the announced revision (1 where it is no revision) that is of more segments than were announced becomes
+    /// the next revision, of which nobody knows yet.
     Mark {
         /// The summary's `_id`.
         key: Key,
         /// What was announced.
         announcement: Announcement,
+        /// How many segments were announced.
+        segments: u64,
         /// The mark.
         notified: Notified,
     },
-    /// Store the message as a dead letter, with its own bytes where the stream still holds it:
+    /// Store the message as a dead letter, with its own bytes where the stream still holds it, up to
+    /// [`DEAD_LETTER_BYTES`](crate::contract::DEAD_LETTER_BYTES) of one that can never be processed:
     /// [`Report::DeadLettered`](crate::Report::DeadLettered), once the stream has confirmed it.
     #[serde(rename_all = "camelCase")]
     DeadLetter {
@@ -165,6 +233,24 @@ impl Acknowledgement {
     }
 }
 
+impl Effect {
+    /// Its kind.
+    #[must_use]
+    pub fn kind(&self) -> EffectKind {
+        match self {
+            Self::Count { .. } => EffectKind::Count,
+            Self::Load { .. } => EffectKind::Load,
+            Self::Save { .. } => EffectKind::Save,
+            Self::Check { .. } => EffectKind::Check,
+            Self::Publish { .. } => EffectKind::Publish,
+            Self::Mark { .. } => EffectKind::Mark,
+            Self::DeadLetter { .. } => EffectKind::DeadLetter,
+            Self::Republish { .. } => EffectKind::Republish,
+            Self::Acknowledge { .. } => EffectKind::Acknowledge,
+        }
+    }
+}
+
 impl fmt::Display for Effect {
     /// Without a word of the call.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -173,6 +259,7 @@ impl fmt::Display for Effect {
             Self::Load { session_id, after: None, .. } => write!(f, "load the segments of {session_id:?}"),
             Self::Load { session_id, after: Some(_), .. } => write!(f, "load more segments of {session_id:?}"),
             Self::Save { summary } => write!(f, "save {} with {} segments", summary.key, summary.segments),
+            Self::Check { key } => write!(f, "check what is stored of {key}"),
             Self::Publish { key, announcement: Announcement::Processed | Announcement::ProcessedOnce, .. } => {
                 write!(f, "publish {key}")
             }

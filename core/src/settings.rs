@@ -25,6 +25,8 @@ pub struct Settings {
     pub max_in_flight: usize,
     /// The most segments of one page.
     pub page_size: u32,
+    /// The most bytes of one page.
+    pub max_page_bytes: u64,
     /// The bytes of text above which no job but the oldest asks for another page: what summaries under way hold, and what is
     /// reserved for the pages asked for.
     pub max_bytes_in_flight: u64,
@@ -43,9 +45,13 @@ pub struct Settings {
     /// The longest pause between two retries.
     #[serde(with = "micros")]
     pub retry_cap: Duration,
-    /// How long a report is waited for before its effect counts as failed. Longer than any time-out of the shell.
+    /// How long a shell waits for a server's answer to one request before the request has failed. The core waits longer for
+    /// the report: see [`Settings::answer_timeout`].
     #[serde(with = "micros")]
-    pub answer_timeout: Duration,
+    pub request_timeout: Duration,
+    /// The stream's duplicate window: for so long, a notification that is published twice is stored once.
+    #[serde(with = "micros")]
+    pub duplicate_window: Duration,
     /// How long jobs that have begun to save may go on once the processor drains; they are given back then, for which they
     /// have a second more.
     #[serde(with = "micros")]
@@ -66,13 +72,15 @@ impl Default for Settings {
             ack_wait: Duration::from_secs(6),
             max_in_flight: 16_384,
             page_size: 1000,
+            max_page_bytes: 4 << 20,
             max_bytes_in_flight: 32 << 20,
             max_deliver: 5,
             retry_timeout: Duration::from_secs(600),
             nak_delay: Duration::from_secs(30),
             retry_base: Duration::from_millis(100),
             retry_cap: Duration::from_secs(5),
-            answer_timeout: Duration::from_secs(30),
+            request_timeout: Duration::from_secs(10),
+            duplicate_window: Duration::from_secs(24 * 60 * 60),
             grace: Duration::from_secs(20),
             announce_once: false,
             revise: false,
@@ -86,6 +94,24 @@ impl Settings {
     #[must_use]
     pub fn heartbeat_interval(&self) -> Duration {
         self.ack_wait / 3
+    }
+
+    /// How long a report is waited for before its effect counts as failed: ten times the
+    /// [request timeout](Self::request_timeout).
+    ///
+    /// The one rule about time that a shell must keep: it reports each effect within this time, and begins none later. An
+    /// effect takes at most four requests, one after the other (read, write, write again, read back), so that it can wait
+    /// for six request timeouts until others are done. What was not begun by then is dropped: the core has asked anew.
+    #[must_use]
+    pub fn answer_timeout(&self) -> Duration {
+        self.request_timeout * 10
+    }
+
+    /// How old the news may be that a summary is not announced, when its notification is asked for: half of the duplicate
+    /// window, less the time that the effect may take. The other half is for the time between the notification and the mark
+    /// of another processor. A window too short for all that is taken as it is.
+    pub(crate) fn mark_is_fresh_for(&self) -> Duration {
+        (self.duplicate_window.saturating_sub(self.answer_timeout()) / 2).max(self.request_timeout)
     }
 
     /// How long a server may serve nobody before that counts as an outage.
@@ -103,12 +129,13 @@ impl Settings {
             ("ack wait", self.heartbeat_interval()),
             ("retry base", self.retry_base),
             ("retry cap", self.retry_cap),
-            ("answer timeout", self.answer_timeout),
+            ("request timeout", self.request_timeout),
         ];
         let numbers = [
             ("settle rounds", u64::from(self.settle_rounds)),
             ("max in flight", u64::try_from(self.max_in_flight).unwrap_or(u64::MAX)),
             ("page size", u64::from(self.page_size)),
+            ("max page bytes", self.max_page_bytes),
         ];
         let too_short = durations.into_iter().find(|(_, value)| value.as_micros() == 0).map(|(name, _)| name);
         let zero = numbers.into_iter().find(|(_, value)| *value == 0).map(|(name, _)| name);

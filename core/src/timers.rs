@@ -23,6 +23,10 @@ impl Timers {
         }
     }
 
+    pub(crate) fn is_set(&self, timer: Timer) -> bool {
+        self.deadline(timer).is_some()
+    }
+
     /// The earliest deadline and its timer.
     pub(crate) fn next(&self) -> Option<(Time, Timer)> {
         TIMERS.iter().zip(self.deadlines).filter_map(|(timer, at)| Some((at?, *timer))).min()
@@ -35,7 +39,6 @@ impl Timers {
         Some(timer)
     }
 
-    #[cfg(test)]
     pub(crate) fn deadline(&self, timer: Timer) -> Option<Time> {
         TIMERS.iter().zip(self.deadlines).find(|(t, _)| **t == timer)?.1
     }

@@ -84,7 +84,7 @@ fn settings() -> Settings {
         max_in_flight: 4,
         page_size: 2,
         retry_timeout: Duration::from_secs(20),
-        answer_timeout: Duration::from_secs(4),
+        request_timeout: Duration::from_millis(400),
         grace: Duration::from_secs(15),
         max_deliver: 3,
         max_bytes_in_flight: 9000,
@@ -158,7 +158,12 @@ impl CheckedProcessor {
                 if let Some(place) = self.messages.len().checked_sub(back + 1) {
                     let stream_sequence = u64::try_from(place).expect("it is small") + 1;
                     let received_at = WallTime::from_millis(1_000_000);
-                    self.handle(Input::Exhausted(Exhausted { stream_sequence, attempts: 3, received_at }));
+                    self.handle(Input::Exhausted(Exhausted {
+                        stream_sequence,
+                        attempts: 3,
+                        received_at,
+                        payload: None,
+                    }));
                 }
             }
             Step::Outgrow { session } => {
@@ -233,7 +238,11 @@ impl CheckedProcessor {
             Report::Marked => seen.marked = true,
             Report::DeadLettered { .. } => seen.dead_lettered = true,
             Report::Republished { .. } => seen.republished = true,
-            Report::Counted { .. } | Report::Loaded(_) | Report::Acknowledged | Report::Failed(_) => {}
+            Report::Counted { .. }
+            | Report::Loaded(_)
+            | Report::Checked(_)
+            | Report::Acknowledged
+            | Report::Failed(_) => {}
         }
         self.handle(Input::Reported { effect, report });
     }
@@ -252,6 +261,7 @@ impl CheckedProcessor {
         let before = self.processor.in_flight();
         self.processor.handle(self.now, input);
         let mut said = 0;
+        let mut stop = false;
         loop {
             let output = self.processor.poll_output();
             let recorded = serde_json::to_string(&output).expect("an output is serialisable");
@@ -262,6 +272,8 @@ impl CheckedProcessor {
             match output {
                 Output::Perform { id, effect } => self.perform(id, effect),
                 Output::InProgress { reply } => self.heartbeat(&reply),
+                Output::StopDeliveries => stop = true,
+                Output::Notice(_) => {}
                 Output::Wait(wake_up) => {
                     self.wake_up = wake_up;
                     break;
@@ -274,6 +286,9 @@ impl CheckedProcessor {
                 }
             }
         }
+        if stop {
+            self.handle(Input::DeliveriesStopped);
+        }
         let (jobs, bytes) = (self.processor.in_flight(), self.processor.bytes_in_flight());
         assert!(jobs > 0 || bytes == 0, "{bytes} bytes are held for nobody");
         assert!(bytes <= 9000 + 2 * 8192, "{bytes} bytes: one page too many was asked for");
@@ -285,12 +300,12 @@ impl CheckedProcessor {
     }
 
     fn perform(&mut self, id: EffectId, effect: Effect) {
-        let timeout = settings().answer_timeout;
+        let timeout = settings().answer_timeout();
         let session = match &effect {
             Effect::Count { session_id } | Effect::Load { session_id, .. } => session_id.to_string(),
             Effect::Save { summary } => summary.session.session_id.to_string(),
             Effect::Publish { notification, .. } => notification.session.session_id.to_string(),
-            Effect::Mark { key, .. } => key.as_str().trim_start_matches("c:").to_owned(),
+            Effect::Mark { key, .. } | Effect::Check { key } => key.as_str().trim_start_matches("c:").to_owned(),
             Effect::DeadLetter { .. } | Effect::Republish { .. } | Effect::Acknowledge { .. } => String::new(),
         };
         let others_run = |(job, other): (&JobId, &JobHistory)| {
@@ -328,7 +343,7 @@ impl CheckedProcessor {
             Effect::Publish { .. } => assert!(seen.saved, "announced before it was stored"),
             Effect::Mark { .. } => assert!(seen.announced, "marked before it was announced"),
             Effect::DeadLetter { .. } | Effect::Republish { .. } => seen.over = true,
-            Effect::Count { .. } | Effect::Load { .. } | Effect::Save { .. } => {}
+            Effect::Count { .. } | Effect::Load { .. } | Effect::Check { .. } | Effect::Save { .. } => {}
         }
         seen.last = Some((id, self.now, false));
         self.asked.push((id, effect));
@@ -367,6 +382,7 @@ fn report(effect: &Effect, what: ReportPick) -> Report {
             Effect::Count { .. }
             | Effect::Load { .. }
             | Effect::Save { .. }
+            | Effect::Check { .. }
             | Effect::Publish { .. }
             | Effect::DeadLetter { .. }
             | Effect::Republish { .. }
@@ -377,6 +393,7 @@ fn report(effect: &Effect, what: ReportPick) -> Report {
             Effect::Load { .. } => Report::Loaded(Page {
                 segments: (0..variant).map(|n| segment(i64::from(n))).collect(),
                 next: (variant == 3).then(|| Cursor("next".into())),
+                ..Page::default()
             }),
             Effect::Save { .. } => Report::Saved(Stored {
                 segments: u64::from(variant),
@@ -385,7 +402,10 @@ fn report(effect: &Effect, what: ReportPick) -> Report {
                 revision: u64::from(variant.max(1)),
                 revised: None,
             }),
-            Effect::Publish { .. } => Report::Published { stream_sequence: u64::from(variant) },
+            Effect::Check { .. } => Report::Checked(None),
+            Effect::Publish { notification, .. } => {
+                Report::Published { stream_sequence: u64::from(variant), segments: notification.segments }
+            }
             Effect::Mark { .. } => Report::Marked,
             Effect::DeadLetter { .. } => Report::DeadLettered { stream_sequence: u64::from(variant) },
             Effect::Republish { .. } => Report::Republished { stream_sequence: u64::from(variant) },

@@ -53,11 +53,15 @@ pub enum Bug {
     MarkIgnored,
     /// The retry timeout ends also while a server serves nobody.
     GivesUpInOutages,
+    /// One write that is refused fails every other one of its command.
+    RefusedMemberFailsBatch,
+    /// Writes that are answered with a `writeConcernError` count as done.
+    WriteConcernErrorIgnored,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::InsertInsteadOfUpsert,
         Self::NoMessageId,
         Self::WindowOfTwoMinutes,
@@ -79,6 +83,8 @@ impl Bug {
         Self::DrainBurnsAttempts,
         Self::MarkIgnored,
         Self::GivesUpInOutages,
+        Self::RefusedMemberFailsBatch,
+        Self::WriteConcernErrorIgnored,
     ];
 
     /// Whether bugs are compiled in.
@@ -111,7 +117,9 @@ impl Bug {
             | Self::AckBeforeSave
             | Self::SaveGoesBackwards
             | Self::ClientBuffer
-            | Self::StalePage => None,
+            | Self::StalePage
+            | Self::RefusedMemberFailsBatch
+            | Self::WriteConcernErrorIgnored => None,
         }
     }
 }
@@ -140,6 +148,8 @@ impl fmt::Display for Bug {
             Self::DrainBurnsAttempts => "a drain burns attempts",
             Self::MarkIgnored => "mark ignored",
             Self::GivesUpInOutages => "gives up in outages",
+            Self::RefusedMemberFailsBatch => "one refused member fails its batch",
+            Self::WriteConcernErrorIgnored => "writeConcernError counts as success",
         })
     }
 }

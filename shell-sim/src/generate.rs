@@ -37,7 +37,7 @@ impl Plan {
         let mut rng = Rng::split(seed, 14);
         for call in &mut calls {
             if rng.chance(8) {
-                call.verdict = Verdict::Refused;
+                call.verdict = rng.pick(&[Verdict::Refused, Verdict::RefusesCommand]);
             }
         }
         let chores = chores(&mut Rng::split(seed, 15), &options);
@@ -108,7 +108,22 @@ fn options(rng: &mut Rng, processors: u64) -> Options {
 
 fn calls(rng: &mut Rng) -> Vec<Call> {
     let count = rng.pick(&[1, 1, 2, 3, 5, 8]);
-    (0..count).map(|number| one_call(rng, number, 10_000)).collect()
+    let mut calls: Vec<Call> = (0..count).map(|number| one_call(rng, number, 10_000)).collect();
+    if rng.chance(20) {
+        end_together(&mut calls);
+    }
+    calls
+}
+
+/// All calls end at the time of the last one, so that what is asked for them goes into the same commands.
+fn end_together(calls: &mut [Call]) {
+    let ends_at = |call: &Call| call.ends.first().map_or(0, |end| end.at_ms);
+    let last = calls.iter().map(ends_at).max().unwrap_or(0);
+    for call in calls {
+        let later = last - ends_at(call);
+        call.segments.iter_mut().for_each(|segment| segment.at_ms += later);
+        call.ends.iter_mut().for_each(|end| end.at_ms += later);
+    }
 }
 
 fn one_call(rng: &mut Rng, number: usize, span_ms: u64) -> Call {
@@ -184,6 +199,7 @@ enum Drawn {
     Broker,
     Store,
     StepDown,
+    FailWrites,
     Reset,
     Sever,
     FreezeLink,
@@ -196,13 +212,14 @@ enum Drawn {
 }
 
 impl Drawn {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::Kill,
         Self::Freeze,
         Self::Rollout,
         Self::Broker,
         Self::Store,
         Self::StepDown,
+        Self::FailWrites,
         Self::Reset,
         Self::Sever,
         Self::FreezeLink,
@@ -246,6 +263,7 @@ impl Drawn {
                 }
             }
             Self::StepDown => Action::StepDown { span_ms: rng.pick(&[100, 1_000, 12_000]) },
+            Self::FailWrites => Action::FailWrites { span_ms: rng.pick(&[100, 1_000, 20_000, 90_000]) },
             Self::Reset => Action::Reset { processor, server },
             Self::Sever => Action::Sever {
                 processor,
@@ -267,9 +285,12 @@ impl Drawn {
                     StoreFault::TimedOut,
                     StoreFault::Unauthorized,
                 ]);
-                match rng.between(0, 2) {
+                match rng.between(0, 5) {
                     0 => Action::FailBefore(fault),
                     1 => Action::FailAfter(fault),
+                    2 => Action::FailMember(fault),
+                    3 => Action::FailConcern { rolled_back: rng.chance(50) },
+                    4 => Action::Garble,
                     _ => Action::Race,
                 }
             }
@@ -302,6 +323,9 @@ fn is_tied(action: &Action) -> bool {
         | Action::FailBefore(_)
         | Action::FailAfter(_)
         | Action::Race
+        | Action::FailMember(_)
+        | Action::FailConcern { .. }
+        | Action::Garble
         | Action::Slow { .. }
         | Action::LoseReport
         | Action::Duplicate { .. } => true,
@@ -311,6 +335,7 @@ fn is_tied(action: &Action) -> bool {
         | Action::KillServer { .. }
         | Action::StopServer { .. }
         | Action::StepDown { .. }
+        | Action::FailWrites { .. }
         | Action::Reset { .. }
         | Action::Sever { .. }
         | Action::FreezeLink { .. }
@@ -377,6 +402,7 @@ fn trigger(rng: &mut Rng, drawn: Drawn, processors: u64) -> Trigger {
         | Drawn::Broker
         | Drawn::Store
         | Drawn::StepDown
+        | Drawn::FailWrites
         | Drawn::Reset
         | Drawn::Sever
         | Drawn::FreezeLink

@@ -398,7 +398,7 @@ impl Ledger {
 
     /// Whether MongoDB refuses the call's summary.
     pub(crate) fn is_refused(&self, key: &Key) -> bool {
-        self.plan.calls.iter().any(|call| call.verdict == Verdict::Refused && call.ids().key() == *key)
+        self.plan.calls.iter().any(|call| call.verdict != Verdict::Taken && call.ids().key() == *key)
     }
 
     /// What became of a message that was given up.

@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
-use transcript_core::{Effect, Settings, Time, ids::Session};
+use transcript_core::{Effect, EffectKind, Settings, Time, ids::Session};
 
 use crate::bug::Bug;
 
@@ -130,6 +130,8 @@ pub enum Verdict {
     Taken,
     /// It refuses it, each time: a rule for the collection's documents that this one breaks.
     Refused,
+    /// It refuses every command that holds it, each time: a document that is too large.
+    RefusesCommand,
 }
 
 impl Verdict {
@@ -258,6 +260,8 @@ pub enum Kind {
     Load,
     /// Saves.
     Save,
+    /// Looks at what is stored.
+    Check,
     /// Notifications.
     Publish,
     /// Marks.
@@ -274,11 +278,12 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Any,
         Self::Count,
         Self::Load,
         Self::Save,
+        Self::Check,
         Self::Publish,
         Self::Mark,
         Self::DeadLetter,
@@ -290,15 +295,16 @@ impl Kind {
     /// What an effect is.
     #[must_use]
     pub fn of(effect: &Effect) -> Self {
-        match effect {
-            Effect::Count { .. } => Self::Count,
-            Effect::Load { .. } => Self::Load,
-            Effect::Save { .. } => Self::Save,
-            Effect::Publish { .. } => Self::Publish,
-            Effect::Mark { .. } => Self::Mark,
-            Effect::DeadLetter { .. } => Self::DeadLetter,
-            Effect::Republish { .. } => Self::Republish,
-            Effect::Acknowledge { .. } => Self::Acknowledge,
+        match effect.kind() {
+            EffectKind::Count => Self::Count,
+            EffectKind::Load => Self::Load,
+            EffectKind::Save => Self::Save,
+            EffectKind::Check => Self::Check,
+            EffectKind::Publish => Self::Publish,
+            EffectKind::Mark => Self::Mark,
+            EffectKind::DeadLetter => Self::DeadLetter,
+            EffectKind::Republish => Self::Republish,
+            EffectKind::Acknowledge => Self::Acknowledge,
         }
     }
 }
@@ -406,6 +412,20 @@ pub enum Action {
     FailAfter(StoreFault),
     /// The save that arrives at MongoDB loses a race with another upsert of the same `_id`.
     Race,
+    /// The first write of the command that arrives at MongoDB fails, undone; the others are done.
+    FailMember(StoreFault),
+    /// The writes that arrive at MongoDB are answered with a `writeConcernError`.
+    FailConcern {
+        /// Whether they are rolled back; else they last.
+        rolled_back: bool,
+    },
+    /// The command that arrives at MongoDB is done, and its reply cannot be read.
+    Garble,
+    /// MongoDB serves reads, and takes no writes of processors.
+    FailWrites {
+        /// For how long.
+        span_ms: u64,
+    },
     /// The command that arrives at MongoDB is answered late.
     Slow {
         /// How late.
@@ -512,7 +532,8 @@ impl Options {
             page_size: self.page_size,
             max_deliver: self.max_deliver,
             retry_timeout: millis(self.retry_timeout_ms),
-            answer_timeout: millis(self.answer_timeout_ms * 4),
+            request_timeout: millis(self.answer_timeout_ms),
+            duplicate_window: millis(self.window_ms),
             announce_once: self.announce_once,
             revise: self.revise,
             max_bytes_in_flight: self.max_bytes_in_flight.unwrap_or(defaults.max_bytes_in_flight),
@@ -569,7 +590,11 @@ impl fmt::Display for Plan {
         writeln!(f, "{} processor(s), {} event(s), seed {}{bug}", self.processors, self.events(), self.seed)?;
         writeln!(f, "  {:?}", self.options)?;
         for call in &self.calls {
-            let refused = if call.verdict == Verdict::Refused { ", whose summary is refused" } else { "" };
+            let refused = match call.verdict {
+                Verdict::Taken => "",
+                Verdict::Refused => ", whose summary is refused",
+                Verdict::RefusesCommand => ", whose summary makes MongoDB refuse the command",
+            };
             writeln!(f, "  call {:?} {:?}{refused}", call.conversation, call.session)?;
             for segment in &call.segments {
                 let SegmentSaved { at_ms, index, speaker, text } = segment;

@@ -101,9 +101,9 @@ impl Production {
                         let report = self.report(at / MILLIS, &effect);
                         self.push(at + 4_000, Input::Reported { effect: id, report });
                     }
-                    Output::InProgress { .. } => {}
+                    Output::InProgress { .. } | Output::Notice(_) => {}
                     Output::Wait(wake_up) => break wake_up,
-                    Output::Drained => unreachable!("nobody drains it"),
+                    Output::StopDeliveries | Output::Drained => unreachable!("nobody drains it"),
                 }
             };
         }
@@ -124,8 +124,7 @@ impl Production {
     }
 
     fn report(&self, now_ms: u64, effect: &Effect) -> Report {
-        let of_store =
-            matches!(effect, Effect::Count { .. } | Effect::Load { .. } | Effect::Save { .. } | Effect::Mark { .. });
+        let of_store = effect.kind().server() == transcript_core::Server::Mongodb;
         let failed = |kind| Report::Failed(Failure { kind, detail: "as it is".to_owned() });
         if of_store && self.away_ms.contains(&now_ms) {
             return failed(FailureKind::Busy);
@@ -137,7 +136,11 @@ impl Production {
                 let limit = usize::try_from(*limit).expect("small");
                 let all = self.there(session_id, now_ms);
                 let next = (from + limit < all.len()).then(|| Cursor((from + limit).to_string()));
-                Report::Loaded(Page { segments: all.into_iter().skip(from).take(limit).collect(), next })
+                Report::Loaded(Page {
+                    segments: all.into_iter().skip(from).take(limit).collect(),
+                    next,
+                    ..Page::default()
+                })
             }
             Effect::Save { .. } if self.refused => failed(FailureKind::Rejected),
             Effect::Save { summary } => Report::Saved(Stored {
@@ -147,7 +150,10 @@ impl Production {
                 revision: 1,
                 revised: None,
             }),
-            Effect::Publish { .. } => Report::Published { stream_sequence: 99 },
+            Effect::Check { .. } => Report::Checked(None),
+            Effect::Publish { notification, .. } => {
+                Report::Published { stream_sequence: 99, segments: notification.segments }
+            }
             Effect::Mark { notified: Notified { .. }, .. } => Report::Marked,
             Effect::DeadLetter { .. } => Report::DeadLettered { stream_sequence: 98 },
             Effect::Republish { .. } => Report::Republished { stream_sequence: 97 },

@@ -66,7 +66,7 @@ impl Bench {
             reports.send(delivery.clone()).expect("the receiver is here");
         }
         let servers = InstantServers {
-            pages: deliveries.iter().map(|_| Page { segments: segments.to_vec(), next: None }).collect(),
+            pages: deliveries.iter().map(|_| Page { segments: segments.to_vec(), ..Page::default() }).collect(),
             segments: u64::try_from(segments.len()).expect("there are few"),
             left: deliveries.len(),
             reports,
@@ -109,7 +109,10 @@ impl Servers for InstantServers {
                 revision: 1,
                 revised: None,
             }),
-            Effect::Publish { .. } => Report::Published { stream_sequence: 1 },
+            Effect::Check { .. } => Report::Checked(None),
+            Effect::Publish { notification, .. } => {
+                Report::Published { stream_sequence: 1, segments: notification.segments }
+            }
             Effect::Mark { .. } => Report::Marked,
             Effect::DeadLetter { .. } => Report::DeadLettered { stream_sequence: 1 },
             Effect::Republish { .. } => Report::Republished { stream_sequence: 1 },
@@ -126,7 +129,9 @@ impl Servers for InstantServers {
 
     fn in_progress(&mut self, _reply: Arc<str>) {}
 
-    async fn stop_deliveries(&mut self) {}
+    fn stop_deliveries(&mut self) {
+        self.reports.send(Input::DeliveriesStopped).expect("the driver listens");
+    }
 }
 
 fn delivery(sequence: usize) -> Delivery {

@@ -7,8 +7,11 @@
 use std::error::Error;
 
 use async_nats::jetstream;
+use mongodb::error::ErrorKind;
+use transcript_core::Server;
+use transcript_trace::json_error;
 
-use crate::connect::mongodb_error;
+use crate::{connect::Fault, service::mongodb::describe};
 
 /// The error and its causes in one line. Some errors repeat their cause in their own text; it is then not told twice.
 #[must_use]
@@ -53,6 +56,17 @@ fn own_words(error: &(dyn Error + 'static)) -> Option<String> {
     error.downcast_ref::<serde_json::Error>().map(json_error)
 }
 
+/// What an error of the MongoDB driver says, without a text of the server.
+fn mongodb_error(error: &mongodb::error::Error) -> String {
+    if let ErrorKind::ConnectionPoolCleared { .. } = error.kind.as_ref() {
+        return "MongoDB: the connection was lost".to_owned();
+    }
+    match Fault::of_mongodb(error) {
+        Fault::Other => format!("MongoDB: {}", describe(error)),
+        fault => format!("MongoDB: {}", fault.explain(Server::Mongodb)),
+    }
+}
+
 /// What an error of JetStream says, by its code (nats-server, `server/errors.json`).
 fn jetstream_error(error: &jetstream::Error) -> String {
     let code = error.error_code();
@@ -77,21 +91,6 @@ fn jetstream_error(error: &jetstream::Error) -> String {
         _ => "the server refuses it",
     };
     format!("{known} (JetStream error {})", code.0)
-}
-
-/// What an error of reading JSON says, without the value that it is about.
-#[must_use]
-pub fn json_error(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    if error.classify() != serde_json::error::Category::Data || text.starts_with("missing field") {
-        return text;
-    }
-    let place = text.rsplit_once(" at line ").map_or_else(String::new, |(_, place)| format!(" at line {place}"));
-    let expected = text.rsplit_once(", expected ").map(|(_, expected)| expected.trim_end_matches(&place));
-    match expected {
-        Some(expected) => format!("a value is not of its type: {expected} is expected{place}"),
-        None => format!("a value is not what is expected{place}"),
-    }
 }
 
 #[cfg(test)]
@@ -121,7 +120,6 @@ mod tests {
         let value = |json: &str| serde_json::from_str::<Vec<u8>>(json).unwrap_err();
         let told = error_line(&Json(value(r#"["so much for that, expected more"]"#)));
         assert_eq!(told, "the stream cannot be read: a value is not of its type: u8 is expected at line 1 column 34");
-        assert_eq!(json_error(&value("[1")), "EOF while parsing a list at line 1 column 2");
     }
 
     #[test]

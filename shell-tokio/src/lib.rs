@@ -6,7 +6,7 @@
 //! | [`operate`] | setup, audit, dead letters |
 //! | [`transcripts`] | playing transcripts, showing summaries |
 //! | [`traces`] | commands that read traces |
-//! | [`broker`], [`store`] | NATS JetStream and MongoDB, as the service uses them |
+//! | [`broker`] | NATS JetStream, as the service uses it |
 //! | [`cli`], [`connect`], [`logging`], [`secret`] | settings, connections, logs, passwords |
 
 mod batch;
@@ -19,6 +19,5 @@ pub mod operate;
 mod private_files;
 pub mod secret;
 pub mod service;
-pub mod store;
 pub mod traces;
 pub mod transcripts;

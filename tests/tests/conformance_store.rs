@@ -14,13 +14,14 @@ use proptest::{
     strategy::ValueTree,
     test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
 };
+use transcript_client::mongodb::Mark;
 use transcript_core::{
     Notified, Stored, Time, WallTime,
     contract::{Announcement, SEGMENTS_COLLECTION, SUMMARIES_COLLECTION},
     ids::{Key, Session},
     summary::{Segment, Summary},
 };
-use transcript_processor::store::{Mark, statement};
+use transcript_processor::service::mongodb::statement;
 use transcript_sim::store::{Answer, Command, Durability, Existing, Fate, Store, StoreError};
 use transcript_tests::{
     servers::{Mongod, TestDatabase},
@@ -39,6 +40,7 @@ fn summary(session: u8, segments: u64) -> Arc<Summary> {
         published_segments: 5,
         complete: segments >= 5,
         words: 0,
+        damaged: 0,
         speakers: vec![],
         longest_turns: vec![],
         questions: vec![],
@@ -79,13 +81,14 @@ impl Real {
                 Ok(Answer::Counts(counts))
             }
             Command::Save { summary, durability } => self.save(summary, *durability).await,
-            Command::Mark { key, announcement, notified, durability } => {
-                let mark = Mark { key: key.clone(), announcement: *announcement, notified: *notified };
+            Command::Mark { key, announcement, segments, notified, durability } => {
+                let (key, segments) = (key.clone(), *segments);
+                let mark = Mark { key, announcement: *announcement, segments, notified: *notified };
                 self.update(statement::mark(&mark), *durability).await?;
                 Ok(Answer::Marked)
             }
             Command::Read { key } => self.read(key).await,
-            Command::Load { .. } => panic!("pages are cut by the processor, not by the server"),
+            Command::Client(_) => panic!("the client has tests of its own"),
         }
     }
 
@@ -193,12 +196,13 @@ fn command() -> impl Strategy<Value = Command> {
     let session = || (0..2_u8).prop_map(|number| -> Arc<str> { format!("s{number}").into() });
     prop_oneof![
         3 => (0..2_u8, 0..7_u64).prop_map(|(session, segments)| save(session, segments)),
-        1 => (0..2_u8, 1..9_u64).prop_map(|(session, stream_sequence)| Command::Mark {
+        2 => (0..2_u8, 1..9_u64, 0..7_u64).prop_map(|(session, stream_sequence, segments)| Command::Mark {
             key: summary(session, 0).key.clone(),
             announcement: match stream_sequence {
                 1..5 => Announcement::Processed,
-                revision => Announcement::Revised { revision },
+                revision => Announcement::Revised { revision: revision - 3 },
             },
+            segments,
             notified: Notified { stream_sequence, at: WallTime::from_millis(1) },
             durability: Durability::Journal,
         }),

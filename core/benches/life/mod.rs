@@ -32,12 +32,15 @@ pub(crate) fn jobs(bencher: Bencher<'_, '_>, count: u64, segments: i64) {
                 processor.handle(now, Input::Delivered(delivery));
             }
             while processor.in_flight() > 0 {
-                while let output @ (Output::Perform { .. } | Output::InProgress { .. } | Output::Wait(Some(_))) =
-                    processor.poll_output()
+                while let output @ (Output::Perform { .. }
+                | Output::InProgress { .. }
+                | Output::StopDeliveries
+                | Output::Notice(_)
+                | Output::Wait(Some(_))) = processor.poll_output()
                 {
                     match output {
                         Output::Perform { id, effect } => asked.push((id, effect)),
-                        Output::InProgress { .. } => {}
+                        Output::InProgress { .. } | Output::StopDeliveries | Output::Notice(_) => {}
                         Output::Wait(wake_up) => {
                             if asked.is_empty() {
                                 now = wake_up.map_or(now, |wake_up| wake_up.at);
@@ -75,7 +78,7 @@ fn delivery(sequence: u64) -> Delivery {
 
 /// A page for every job, made before the clock starts.
 fn pages(count: u64, segments: &[Segment]) -> Vec<Page> {
-    (0..count).map(|_| Page { segments: segments.to_vec(), next: None }).collect()
+    (0..count).map(|_| Page { segments: segments.to_vec(), ..Page::default() }).collect()
 }
 
 fn report(effect: &Effect, segments: &[Segment], pages: &mut Vec<Page>) -> Report {
@@ -86,7 +89,10 @@ fn report(effect: &Effect, segments: &[Segment], pages: &mut Vec<Page>) -> Repor
         Effect::Save { .. } => {
             Report::Saved(Stored { segments: counted, complete: true, notified: None, revision: 1, revised: None })
         }
-        Effect::Publish { .. } => Report::Published { stream_sequence: 1 },
+        Effect::Check { .. } => Report::Checked(None),
+        Effect::Publish { notification, .. } => {
+            Report::Published { stream_sequence: 1, segments: notification.segments }
+        }
         Effect::Mark { .. } => Report::Marked,
         Effect::DeadLetter { .. } => Report::DeadLettered { stream_sequence: 1 },
         Effect::Republish { .. } => Report::Republished { stream_sequence: 1 },

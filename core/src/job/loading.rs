@@ -51,6 +51,7 @@ impl Loading {
                 assert!(bug != Some(crate::Bug::SummaryPanics) || segment.text != crate::Bug::PANIC, "a planted bug");
                 summarizer.push(segment);
             }
+            summarizer.note_damaged(page.damaged);
         })?;
         self.after = page.next;
         Ok(())

@@ -102,10 +102,12 @@ pub(crate) use self::state::{Event, Next};
 use crate::{
     contract::{Announcement, DeadLetter, Notification},
     event::SessionEnded,
-    failure::{Failure, Remedy, Served, Server, classify},
+    failure::{Failure, Remedy, classify},
     ids::{EffectId, JobId, Key},
     input::{Delivery, Exhausted, Notified, Page, Report, StaleSummary, Stored},
+    kind::EffectKind,
     output::{Acknowledgement, Effect, Timer},
+    served::Served,
     settings::Settings,
     summary::Summary,
     time::{Time, WallTime},
@@ -121,9 +123,8 @@ pub(crate) struct Weight {
     pub(crate) awaits_page: bool,
 }
 
-/// What a page may bring for each segment that was counted, and altogether: a shell ends a page that is larger.
+/// What a page may bring for each segment that was counted, up to the most that any page may bring.
 const SEGMENT_BYTES: u64 = 4 << 10;
-const PAGE_BYTES: u64 = 4 << 20;
 
 /// The record of one delivery.
 #[derive(Debug)]
@@ -165,7 +166,7 @@ enum Phase {
     Loading { call: SessionEnded, loading: Box<Loading> },
     Saving { call: SessionEnded, summary: Arc<Summary>, bytes: usize },
     Publishing { call: SessionEnded, announcement: Announcement, stored: Stored },
-    Marking { call: SessionEnded, announcement: Announcement, notified: Notified },
+    Marking { call: SessionEnded, announcement: Announcement, segments: u64, notified: Notified },
     DeadLettering { dead_letter: Arc<DeadLetter> },
     Republishing { call: SessionEnded },
     Acknowledging { acknowledgement: Acknowledgement },
@@ -228,7 +229,7 @@ impl Job {
 
     /// A job about a message that used up its deliveries.
     pub(crate) fn exhausted(id: JobId, now: Time, exhausted: &Exhausted) -> Self {
-        let Exhausted { stream_sequence, attempts, received_at } = *exhausted;
+        let Exhausted { stream_sequence, attempts, received_at, payload: _ } = *exhausted;
         let reason = format!("handed over {attempts} times, and each time its process died or was cut off");
         let dead_letter = DeadLetter { stream_sequence, attempts, reason, at: received_at, ended: None };
         let phase = Phase::DeadLettering { dead_letter: Arc::new(dead_letter) };
@@ -309,6 +310,11 @@ impl Job {
         self.key.as_ref()
     }
 
+    /// The kind of effect that it has asked for, or is about to.
+    pub(crate) fn kind(&self) -> Option<EffectKind> {
+        self.phase.kind()
+    }
+
     /// Whether it is about to ask for a page.
     pub(crate) fn is_loading(&self) -> bool {
         matches!(self.phase, Phase::Loading { .. })
@@ -319,8 +325,7 @@ impl Job {
         let awaits_page = self.is_loading() && self.awaited.is_some();
         let (held, awaited) = match &self.phase {
             Phase::Loading { loading, .. } => {
-                let page = loading.counted.clamp(1, settings.page_size.into()).saturating_mul(SEGMENT_BYTES);
-                (loading.held_bytes(), if awaits_page { page.min(PAGE_BYTES) } else { 0 })
+                (loading.held_bytes(), if awaits_page { page_bytes(loading, settings) } else { 0 })
             }
             Phase::Saving { bytes, .. } => (*bytes, 0),
             Phase::Over
@@ -361,7 +366,7 @@ impl Job {
     }
 
     /// The one place where a job changes its state; the table above says how.
-    pub(crate) fn advance(&mut self, now: Time, event: Event, served: Served, settings: &Settings) -> Next {
+    pub(crate) fn advance(&mut self, now: Time, event: Event, served: &Served, settings: &Settings) -> Next {
         if let Event::Reported(report) = &event {
             self.settle_account(report);
         }
@@ -388,9 +393,12 @@ impl Job {
                 .loaded(now, call, loading, page)
                 .unwrap_or_else(|(call, Panicked)| self.dead_letter(now, Some(call), Panicked::REASON.to_owned())),
             (Phase::Saving { call, .. }, Event::Reported(Report::Saved(stored))) => self.saved(call, stored, settings),
-            (Phase::Publishing { call, announcement, .. }, Event::Reported(Report::Published { stream_sequence })) => {
+            (
+                Phase::Publishing { call, announcement, .. },
+                Event::Reported(Report::Published { stream_sequence, segments }),
+            ) => {
                 let notified = Notified { stream_sequence, at: self.wall(now) };
-                (Phase::Marking { call, announcement, notified }, Next::Ask)
+                (Phase::Marking { call, announcement, segments, notified }, Next::Ask)
             }
             (Phase::Marking { .. }, Event::Reported(Report::Marked)) => self.finished(Acknowledgement::Ack),
             (Phase::DeadLettering { dead_letter }, Event::Reported(Report::DeadLettered { .. })) => {
@@ -523,7 +531,7 @@ impl Job {
         self.awaited = Some(self.asked);
         self.timers.clear(Timer::Settle);
         self.timers.clear(Timer::Retry);
-        self.timers.set(Timer::Answer, now.after(settings.answer_timeout));
+        self.timers.set(Timer::Answer, now.after(settings.answer_timeout()));
         #[cfg(feature = "planted-bugs")]
         if self.bug == Some(crate::Bug::ReportsAwaitedForEver) {
             self.timers.clear(Timer::Answer);
@@ -543,6 +551,7 @@ impl Job {
                 session_id: Arc::clone(&call.session.session_id),
                 after: loading.after.clone(),
                 limit: settings.page_size,
+                max_bytes: page_bytes(loading, settings),
                 counted: loading.counted,
             }),
             Phase::Saving { summary, .. } => Some(Effect::Save { summary: Arc::clone(summary) }),
@@ -556,9 +565,12 @@ impl Job {
                     revision: matches!(announcement, Announcement::Revised { .. }).then_some(stored.revision),
                 },
             }),
-            Phase::Marking { announcement, notified, .. } => {
-                Some(Effect::Mark { key: self.key.clone()?, announcement: *announcement, notified: *notified })
-            }
+            Phase::Marking { announcement, segments, notified, .. } => Some(Effect::Mark {
+                key: self.key.clone()?,
+                announcement: *announcement,
+                segments: *segments,
+                notified: *notified,
+            }),
             Phase::DeadLettering { dead_letter } => Some(Effect::DeadLetter { dead_letter: Arc::clone(dead_letter) }),
             Phase::Republishing { call } => {
                 Some(Effect::Republish { stream_sequence: self.stream_sequence, ended: call.clone() })
@@ -586,7 +598,7 @@ impl Job {
         now: Time,
         phase: Phase,
         failure: &Failure,
-        served: Served,
+        served: &Served,
         settings: &Settings,
     ) -> (Phase, Next) {
         let since = *self.failing_since.get_or_insert(now);
@@ -599,8 +611,8 @@ impl Job {
             }
             Some(_) | None => {}
         }
-        let tried_enough = phase.server().is_some_and(|server| {
-            let serving = self.serving_since(served, server, now, settings);
+        let tried_enough = phase.kind().is_some_and(|kind| {
+            let serving = self.serving_since(served, kind, now, settings);
             serving.is_some_and(|serving| now.since(since.max(serving)) >= settings.retry_timeout)
         });
         let remedy = classify(failure.kind);
@@ -631,12 +643,12 @@ impl Job {
 
     /// Since when the server has served others while this job fails, without a pause of more than the half of its retry timeout, or
     /// than the longest pause between two tries where that is longer.
-    fn serving_since(&self, served: Served, server: Server, now: Time, settings: &Settings) -> Option<Time> {
+    fn serving_since(&self, served: &Served, kind: EffectKind, now: Time, settings: &Settings) -> Option<Time> {
         #[cfg(feature = "planted-bugs")]
         if self.bug == Some(crate::Bug::GivesUpInOutages) {
             return Some(Time::ZERO);
         }
-        served.since(server, now, settings.longest_silence())
+        served.since(kind, now, settings.longest_silence())
     }
 
     #[cfg(feature = "planted-bugs")]
@@ -656,17 +668,18 @@ impl Job {
 }
 
 impl Phase {
-    /// Who carries out the effect of the phase.
-    fn server(&self) -> Option<Server> {
+    /// The kind of the phase's effect.
+    fn kind(&self) -> Option<EffectKind> {
         match self {
             Self::Over | Self::Queued { .. } | Self::Quiet { .. } => None,
-            Self::Counting { .. } | Self::Loading { .. } | Self::Saving { .. } | Self::Marking { .. } => {
-                Some(Server::Store)
-            }
-            Self::Publishing { .. }
-            | Self::DeadLettering { .. }
-            | Self::Republishing { .. }
-            | Self::Acknowledging { .. } => Some(Server::Broker),
+            Self::Counting { .. } => Some(EffectKind::Count),
+            Self::Loading { .. } => Some(EffectKind::Load),
+            Self::Saving { .. } => Some(EffectKind::Save),
+            Self::Publishing { .. } => Some(EffectKind::Publish),
+            Self::Marking { .. } => Some(EffectKind::Mark),
+            Self::DeadLettering { .. } => Some(EffectKind::DeadLetter),
+            Self::Republishing { .. } => Some(EffectKind::Republish),
+            Self::Acknowledging { .. } => Some(EffectKind::Acknowledge),
         }
     }
 }
@@ -679,6 +692,12 @@ fn counted(now: Time, call: SessionEnded, settling: Settling, segments: u64, set
         let settling = Settling { rounds, last: Some(segments) };
         (Phase::Quiet { call, settling }, Next::Wait(Timer::Settle, now.after(settings.quiet_period)))
     }
+}
+
+/// What the next page may bring.
+fn page_bytes(loading: &Loading, settings: &Settings) -> u64 {
+    let expected = loading.counted.clamp(1, settings.page_size.into()).saturating_mul(SEGMENT_BYTES);
+    expected.min(settings.max_page_bytes)
 }
 
 /// Whether the job should not cost its message another attempt: it is not the first, or there are no more than three.

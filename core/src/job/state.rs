@@ -75,6 +75,7 @@ impl Event {
             Self::Reported(Report::Counted { .. }) => "counted",
             Self::Reported(Report::Loaded(_)) => "loaded",
             Self::Reported(Report::Saved(_)) => "saved",
+            Self::Reported(Report::Checked(_)) => "checked",
             Self::Reported(Report::Published { .. }) => "published",
             Self::Reported(Report::Marked) => "marked",
             Self::Reported(Report::DeadLettered { .. }) => "dead-lettered",

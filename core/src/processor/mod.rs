@@ -11,17 +11,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     event::SessionEnded,
-    failure::{Failure, FailureKind, Served},
+    failure::{Failure, FailureKind},
     ids::{EffectId, JobId, Key},
-    input::{Delivery, Exhausted, Input, Report, StaleSummary},
+    input::{ConsumerSettings, Delivery, Exhausted, Input, Report, StaleSummary},
     job::{Event, Job, Next, State, Weight},
+    kind::EffectKind,
     output::{Output, Timer, WakeUp},
+    served::Served,
     settings::{Settings, SettingsError},
     time::Time,
 };
 
 /// How long jobs that the grace time has left may take to be given back; no longer than the grace time itself.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
+/// How long the end of the deliveries is waited for. A shell needs no longer than its last pull request is open, and less
+/// than that where the server is away; after this time, what it was asked is taken for lost.
+const DELIVERIES_STOP_WITHIN: Duration = Duration::from_secs(5);
 
 /// The state machine that decides everything about every job; see the crate's first page.
 #[derive(Debug)]
@@ -34,9 +39,7 @@ pub struct Processor {
     key_queues: BTreeSet<(Digest, JobId)>,
     /// The next deadline of each job.
     due: BTreeSet<(Time, JobId)>,
-    /// When the grace time of a draining processor ends, or the moment after it.
-    grace_ends: Option<Time>,
-    grace_is_over: bool,
+    stage: Stage,
     last_job: u64,
     /// Jobs that wait for nothing but the confirmation of their acknowledgement.
     acknowledging: usize,
@@ -50,6 +53,47 @@ pub struct Processor {
     bug: Option<crate::Bug>,
     #[cfg(test)]
     pub(crate) edges: BTreeSet<(State, &'static str, State)>,
+}
+
+/// Where a processor stands between its start and its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It takes deliveries.
+    Running,
+    /// It wants no more of them, and waits until they have ended.
+    Stopping {
+        /// When it waits no longer.
+        until: Time,
+    },
+    /// It gives back what has not begun to save, and lets the others finish.
+    Draining {
+        /// When the grace time ends.
+        until: Time,
+    },
+    /// It has given back everything else.
+    LastMoment {
+        /// When it waits for confirmations no longer.
+        until: Time,
+    },
+}
+
+impl Stage {
+    /// What it waits for at last.
+    fn deadline(self) -> Option<WakeUp> {
+        match self {
+            Self::Running => None,
+            Self::Stopping { until } => Some(WakeUp { at: until, timer: Timer::StopDeliveries }),
+            Self::Draining { until } | Self::LastMoment { until } => Some(WakeUp { at: until, timer: Timer::Grace }),
+        }
+    }
+
+    /// Whether no job is begun any more.
+    fn drains(self) -> bool {
+        match self {
+            Self::Running | Self::Stopping { .. } => false,
+            Self::Draining { .. } | Self::LastMoment { .. } => true,
+        }
+    }
 }
 
 /// Stands for a key where many are compared: equal keys have equal digests, others may.
@@ -110,8 +154,7 @@ impl Processor {
             jobs: BTreeMap::new(),
             key_queues: BTreeSet::new(),
             due: BTreeSet::new(),
-            grace_ends: None,
-            grace_is_over: false,
+            stage: Stage::Running,
             last_job: 0,
             acknowledging: 0,
             without_delivery: 0,
@@ -145,8 +188,16 @@ impl Processor {
             Input::Reported { effect, report } => self.report(effect, report),
             Input::Exhausted(exhausted) => self.exhausted(&exhausted),
             Input::Stale(stale) => self.stale(stale),
+            Input::Consumer(consumer) => {
+                self.follow_consumer(consumer);
+                None
+            }
             Input::Woken => None,
             Input::Drain => {
+                self.stop_deliveries();
+                None
+            }
+            Input::DeliveriesStopped => {
                 self.drain();
                 None
             }
@@ -183,15 +234,14 @@ impl Processor {
         if let Some(output) = self.outputs.pop_front() {
             return output;
         }
-        if self.grace_ends.is_some() && self.jobs.is_empty() {
+        if self.stage.drains() && self.jobs.is_empty() {
             return Output::Drained;
         }
         let job = self.due.first().and_then(|(at, job)| {
             let timer = self.jobs.get(job)?.timers.next()?.1;
             Some(WakeUp { at: *at, timer })
         });
-        let grace = self.grace_ends.map(|at| WakeUp { at, timer: Timer::Grace });
-        Output::Wait(job.into_iter().chain(grace).min_by_key(|wake_up| wake_up.at))
+        Output::Wait(job.into_iter().chain(self.stage.deadline()).min_by_key(|wake_up| wake_up.at))
     }
 
     /// How many more deliveries it wants.
@@ -202,10 +252,24 @@ impl Processor {
     pub fn room(&self) -> usize {
         let most = self.settings.max_in_flight;
         let working = self.jobs.len().saturating_sub(self.acknowledging);
-        match self.grace_ends {
-            Some(_) => 0,
-            None => most.saturating_sub(working).min(most.saturating_mul(2).saturating_sub(self.jobs.len())),
+        match self.stage {
+            Stage::Stopping { .. } | Stage::Draining { .. } | Stage::LastMoment { .. } => 0,
+            Stage::Running => most.saturating_sub(working).min(most.saturating_mul(2).saturating_sub(self.jobs.len())),
         }
+    }
+
+    /// How many deliveries it has taken and wants, all together since the start. It is the one number by which a shell asks
+    /// for more: it grows only, but where the processor drains.
+    #[must_use]
+    pub fn allowance(&self) -> u64 {
+        let Counters { delivered, overflowed, .. } = self.counters;
+        delivered + overflowed + u64::try_from(self.room()).unwrap_or(u64::MAX)
+    }
+
+    /// The kind of effect that a job has asked for, or is about to; `None` where there is no such job, or it waits.
+    #[must_use]
+    pub fn kind_of(&self, id: JobId) -> Option<EffectKind> {
+        self.jobs.get(&id)?.kind()
     }
 
     /// How many bytes of text the summaries under way hold, and have to be ready for.
@@ -237,7 +301,6 @@ impl Processor {
     }
 
     fn deliver(&mut self, delivery: &Delivery) -> Option<JobId> {
-        self.served.delivered(self.now, self.settings.longest_silence());
         let ended = SessionEnded::parse(&delivery.payload.0).map(|ended| (self.key(&ended), ended));
         if let Ok((key, _)) = &ended
             && let Some(id) = self.redelivered(key, delivery)
@@ -258,7 +321,7 @@ impl Processor {
                 let job = Job::rejected(id, self.now, delivery, rejection.to_string(), &self.settings);
                 self.begin(id, "delivered", job, Next::Ask);
             }
-            Ok((_, ended)) if self.grace_ends.is_some() => {
+            Ok((_, ended)) if self.stage.drains() => {
                 let job = Job::handed_on(id, self.now, delivery, ended, &self.settings);
                 self.begin(id, "delivered", job, Next::Ask);
             }
@@ -345,7 +408,6 @@ impl Processor {
 
     fn report(&mut self, effect: EffectId, report: Report) -> Option<JobId> {
         if self.jobs.get(&effect.job).is_some_and(|job| job.awaits(effect, &report)) {
-            self.served.reported(self.now, &report, self.settings.longest_silence());
             self.counters.dead_lettered += u64::from(matches!(report, Report::DeadLettered { .. }));
             self.counters.republished += u64::from(matches!(report, Report::Republished { .. }));
             self.advance(effect.job, Event::Reported(report));
@@ -356,11 +418,38 @@ impl Processor {
         }
     }
 
-    fn drain(&mut self) {
-        if self.grace_ends.is_some() {
+    /// Before anything is given back: an open pull request would get it again, at once and again.
+    fn stop_deliveries(&mut self) {
+        if self.stage == Stage::Running {
+            self.stage = Stage::Stopping { until: self.now.after(DELIVERIES_STOP_WITHIN) };
+            self.outputs.push_back(Output::StopDeliveries);
+        }
+    }
+
+    /// The consumer's own settings count from now on, for jobs under way too: a server that is told of a shorter ack wait
+    /// applies it to what it has handed over before (nats-server, consumer.go, updateConfig).
+    fn follow_consumer(&mut self, consumer: ConsumerSettings) {
+        let before = self.settings.heartbeat_interval();
+        let settings =
+            Settings { ack_wait: consumer.ack_wait, max_deliver: consumer.max_deliver.max(1), ..self.settings.clone() };
+        if settings.check().is_err() {
             return;
         }
-        self.grace_ends = Some(self.now.after(self.settings.grace));
+        self.settings = settings;
+        if self.settings.heartbeat_interval() >= before {
+            return;
+        }
+        for (id, job) in &mut self.jobs {
+            if job.timers.is_set(Timer::Heartbeat) {
+                job.timers.set(Timer::Heartbeat, self.now);
+                schedule(&mut self.due, *id, job);
+            }
+        }
+    }
+
+    fn drain(&mut self) {
+        let (Stage::Running | Stage::Stopping { .. }) = self.stage else { return };
+        self.stage = Stage::Draining { until: self.now.after(self.settings.grace) };
         let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
         for id in jobs {
             self.advance(id, Event::Drain);
@@ -377,34 +466,39 @@ impl Processor {
                     self.advance(id, Event::PauseOver);
                 }
                 Some(Timer::Answer) => {
-                    let detail = format!("no report within {:?}", self.settings.answer_timeout);
+                    let detail = format!("no report within {:?}", self.settings.answer_timeout());
                     let failure = Failure { kind: FailureKind::TimedOut, detail };
                     self.advance(id, Event::Reported(Report::Failed(failure)));
                 }
-                Some(Timer::Grace) | None => {
+                Some(Timer::StopDeliveries | Timer::Grace) | None => {
                     if let Some(job) = self.jobs.get_mut(&id) {
                         schedule(&mut self.due, id, job);
                     }
                 }
             }
         }
-        if self.grace_ends.is_some_and(|at| at <= self.now) && !self.grace_is_over {
-            self.end_grace();
-        } else if self.grace_ends.is_some_and(|at| at <= self.now) {
-            self.counters.abandoned += u64::try_from(self.jobs.len()).unwrap_or(u64::MAX);
-            self.jobs.clear();
-            self.bytes = Bytes::default();
-            self.acknowledging = 0;
-            self.without_delivery = 0;
-            self.key_queues.clear();
-            self.due.clear();
+        match self.stage {
+            Stage::Stopping { until } if until <= self.now => self.drain(),
+            Stage::Draining { until } if until <= self.now => self.end_grace(),
+            Stage::LastMoment { until } if until <= self.now => self.abandon(),
+            Stage::Running | Stage::Stopping { .. } | Stage::Draining { .. } | Stage::LastMoment { .. } => {}
         }
+    }
+
+    /// Leaves everything to redelivery.
+    fn abandon(&mut self) {
+        self.counters.abandoned += u64::try_from(self.jobs.len()).unwrap_or(u64::MAX);
+        self.jobs.clear();
+        self.bytes = Bytes::default();
+        self.acknowledging = 0;
+        self.without_delivery = 0;
+        self.key_queues.clear();
+        self.due.clear();
     }
 
     /// Gives back what did not come to its end within the grace time, for which there is a moment more.
     fn end_grace(&mut self) {
-        self.grace_is_over = true;
-        self.grace_ends = Some(self.now.after(self.settings.grace.min(LAST_MOMENT)));
+        self.stage = Stage::LastMoment { until: self.now.after(self.settings.grace.min(LAST_MOMENT)) };
         let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
         for id in jobs {
             self.advance(id, Event::GraceOver);
@@ -429,7 +523,16 @@ impl Processor {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let (from, on) = (job.state(), event.name());
         let acknowledged = matches!(event, Event::Reported(Report::Acknowledged));
-        let next = job.advance(self.now, event, self.served, &self.settings);
+        if let Event::Reported(report) = &event {
+            let silence = self.settings.longest_silence();
+            let notice = match (job.kind(), report) {
+                (Some(kind), Report::Failed(failure)) => self.served.failed(self.now, kind, failure),
+                (Some(kind), _) => self.served.succeeded(self.now, kind, silence),
+                (None, _) => None,
+            };
+            self.outputs.extend(notice.map(Output::Notice));
+        }
+        let next = job.advance(self.now, event, &self.served, &self.settings);
         let to = job.state();
         if from != to {
             self.counters.given_back += u64::from(job.gives_back());
@@ -509,7 +612,7 @@ impl Processor {
     /// server that forgot the delivery in a crash answers none, and delivers it again only where there is room.
     fn start_next_of_key(&mut self, key: &Key) {
         // A draining processor begins nothing.
-        if self.grace_ends.is_none()
+        if !self.stage.drains()
             && let Some(next) = self.first_of_key(key)
         {
             self.advance(next, Event::FirstOfKey);

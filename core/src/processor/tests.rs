@@ -2,7 +2,7 @@ use std::{fmt::Write as _, time::Duration};
 
 use super::*;
 use crate::{
-    Cursor, Effect, Notified, Page, Payload, Stored,
+    Cursor, Effect, Notice, Notified, Page, Payload, Stored,
     contract::DeadLetter,
     ids::Session,
     summary::{Segment, Summary},
@@ -19,6 +19,8 @@ struct Bench {
     heartbeats: Vec<(Time, Arc<str>)>,
     wake_up: Option<WakeUp>,
     drained: bool,
+    stops: bool,
+    notices: Vec<Notice>,
 }
 
 impl Bench {
@@ -30,6 +32,8 @@ impl Bench {
             heartbeats: vec![],
             wake_up: None,
             drained: false,
+            stops: false,
+            notices: vec![],
         }
     }
 
@@ -39,6 +43,8 @@ impl Bench {
             match self.processor.poll_output() {
                 Output::Perform { id, effect } => self.asked.push_back((id, effect)),
                 Output::InProgress { reply } => self.heartbeats.push((self.now, reply)),
+                Output::StopDeliveries => self.stops = true,
+                Output::Notice(notice) => self.notices.push(notice),
                 Output::Wait(wake_up) => {
                     self.wake_up = wake_up;
                     return self;
@@ -50,6 +56,11 @@ impl Bench {
                 }
             }
         }
+    }
+
+    /// Drains it: the deliveries end at once.
+    fn drain(&mut self) -> &mut Self {
+        self.handle(Input::Drain).handle(Input::DeliveriesStopped)
     }
 
     /// A delivery of `payload`, `age_ms` after it was stored.
@@ -68,7 +79,7 @@ impl Bench {
 
     fn exhaust(&mut self, sequence: u64) -> &mut Self {
         let received_at = WallTime::from_millis(STORED_AT);
-        self.handle(Input::Exhausted(Exhausted { stream_sequence: sequence, attempts: 5, received_at }))
+        self.handle(Input::Exhausted(Exhausted { stream_sequence: sequence, attempts: 5, received_at, payload: None }))
     }
 
     fn outgrow(&mut self, session: &str) -> &mut Self {
@@ -90,7 +101,7 @@ impl Bench {
     /// Lets the time pass until the earliest timer of this kind is served, serving others on the way.
     fn wake(&mut self, timer: Timer) -> &mut Self {
         let of_jobs = self.processor.jobs.values().filter_map(|job| job.timers.deadline(timer)).min();
-        let at = of_jobs.or(self.processor.grace_ends).expect("the timer is set");
+        let at = of_jobs.or(self.processor.stage.deadline().map(|wake_up| wake_up.at)).expect("the timer is set");
         self.sleep(at.since(self.now))
     }
 
@@ -156,7 +167,7 @@ impl Bench {
 
     fn marking(settings: Settings) -> Self {
         let mut bench = Self::publishing(settings);
-        bench.report(PUBLISH, Report::Published { stream_sequence: 9 });
+        bench.report(PUBLISH, Report::Published { stream_sequence: 9, segments: 2 });
         bench
     }
 
@@ -217,7 +228,7 @@ fn page(places: std::ops::Range<i64>, next: Option<&str>) -> Page {
         start_ms: None,
         end_ms: None,
     };
-    Page { segments: places.map(segment).collect(), next: next.map(|n| Cursor(n.into())) }
+    Page { segments: places.map(segment).collect(), next: next.map(|n| Cursor(n.into())), ..Page::default() }
 }
 
 fn saved_summary(bench: &Bench) -> Arc<Summary> {
@@ -464,7 +475,7 @@ fn a_job_goes_on_with_the_new_delivery_of_its_message() {
     let mut bench = Bench::saving(settings());
     bench.deliver_again(7, 2, "s");
     assert_eq!((bench.processor.in_flight(), bench.processor.counters().redelivered), (1, 1));
-    bench.report(SAVE, Report::Saved(STORED)).report(PUBLISH, Report::Published { stream_sequence: 9 });
+    bench.report(SAVE, Report::Saved(STORED)).report(PUBLISH, Report::Published { stream_sequence: 9, segments: 2 });
     bench.report(MARK, Report::Marked);
     let reply = |bench: &Bench| {
         let (_, effect) = bench.asked.back().expect("an acknowledgement");
@@ -502,7 +513,7 @@ fn a_stale_summary_is_replaced_and_the_new_one_announced() {
     let Effect::Publish { key, announcement, notification } = effect else { panic!("{effect}") };
     assert_eq!(announcement.message_id(&key), "c:s%r3");
     assert_eq!(notification.revision, Some(3));
-    bench.report("publish revision 3 of c:s", Report::Published { stream_sequence: 9 });
+    bench.report("publish revision 3 of c:s", Report::Published { stream_sequence: 9, segments: 2 });
     bench.report("mark revision 3 of c:s as announced", Report::Marked).nothing_asked();
     assert_eq!(bench.processor.in_flight(), 0);
     assert!(bench.heartbeats.is_empty());
@@ -579,7 +590,7 @@ fn a_job_that_only_waits_for_its_confirmation_takes_no_room() {
     assert_eq!((bench.processor.room(), bench.processor.in_flight()), (0, 2), "as many as may be all together");
     bench.report("term: conversationId is missing", Report::Acknowledged);
     assert_eq!((bench.processor.room(), bench.processor.in_flight()), (0, 1), "the other one works");
-    bench.handle(Input::Drain).report("nak", Report::Acknowledged);
+    bench.drain().report("nak", Report::Acknowledged);
     assert_eq!((bench.processor.room(), bench.processor.in_flight(), bench.drained), (0, 0, true));
 }
 
@@ -613,19 +624,23 @@ fn no_job_but_the_oldest_asks_for_a_page_while_there_is_no_room_for_its_bytes() 
     // Nobody waits for a page now, so the next one goes on, although the summary of the first is still held.
     bench.report("save c:a with 3 segments", Report::Saved(STORED));
     bench.report("load the segments of \"b\"", Report::Failed(Failure { kind: FailureKind::Busy, detail: "".into() }));
-    bench.report("publish c:a", Report::Published { stream_sequence: 9 });
+    bench.report("publish c:a", Report::Published { stream_sequence: 9, segments: 2 });
     bench.report("load the segments of \"c\"", Report::Loaded(page(0..2, None)));
-    bench.handle(Input::Drain);
+    bench.drain();
     let mut asked: Vec<_> = bench.asked.iter().map(|(_, effect)| effect.to_string()).collect();
     asked.sort();
     assert_eq!(asked, ["mark c:a as announced", "nak", "save c:c with 2 segments"]);
     while let Some((effect, what)) = bench.asked.pop_front() {
         let report = match what {
             Effect::Save { .. } => Report::Saved(STORED),
-            Effect::Publish { .. } => Report::Published { stream_sequence: 9 },
+            Effect::Publish { .. } => Report::Published { stream_sequence: 9, segments: 2 },
             Effect::Mark { .. } => Report::Marked,
             Effect::Acknowledge { .. } => Report::Acknowledged,
-            Effect::Count { .. } | Effect::Load { .. } | Effect::DeadLetter { .. } | Effect::Republish { .. } => {
+            Effect::Count { .. }
+            | Effect::Load { .. }
+            | Effect::Check { .. }
+            | Effect::DeadLetter { .. }
+            | Effect::Republish { .. } => {
                 panic!("{what}")
             }
         };
@@ -637,7 +652,7 @@ fn no_job_but_the_oldest_asks_for_a_page_while_there_is_no_room_for_its_bytes() 
 #[test]
 fn draining_gives_back_what_has_not_begun_to_save_and_finishes_the_rest() {
     let mut bench = Bench::saving(settings());
-    bench.deliver(8, "s", 2).deliver(9, "other", 0).handle(Input::Drain);
+    bench.deliver(8, "s", 2).deliver(9, "other", 0).drain();
     assert_eq!(bench.processor.room(), 0);
     bench.deliver(10, "late", 0);
     bench.report(SAVE, Report::Saved(STORED));
@@ -645,7 +660,7 @@ fn draining_gives_back_what_has_not_begun_to_save_and_finishes_the_rest() {
         bench.report("nak", Report::Acknowledged);
     }
     assert!(!bench.drained);
-    bench.report(PUBLISH, Report::Published { stream_sequence: 1 }).report(MARK, Report::Marked);
+    bench.report(PUBLISH, Report::Published { stream_sequence: 1, segments: 2 }).report(MARK, Report::Marked);
     bench.report("ack", Report::Acknowledged);
     assert!(bench.drained);
     assert_eq!(bench.processor.counters().given_back, 3);
@@ -654,7 +669,7 @@ fn draining_gives_back_what_has_not_begun_to_save_and_finishes_the_rest() {
 #[test]
 fn a_drain_publishes_again_what_is_not_of_the_first_delivery() {
     let mut bench = Bench::new(settings());
-    bench.deliver(7, "a", 0).deliver_again(8, 2, "b").handle(Input::Drain).deliver_again(9, 3, "c");
+    bench.deliver(7, "a", 0).deliver_again(8, 2, "b").drain().deliver_again(9, 3, "c");
     bench.report("nak", Report::Acknowledged);
     bench.report("publish message 8 again", Report::Republished { stream_sequence: 20 });
     bench.fail("publish message 9 again", FailureKind::Unreachable);
@@ -669,7 +684,7 @@ fn a_drain_publishes_again_what_is_not_of_the_first_delivery() {
 fn the_grace_time_ends_a_drain() {
     let mut bench = Bench::saving(settings());
     bench.deliver_again(8, 2, "t").settle("t", &[]);
-    bench.handle(Input::Drain).handle(Input::Drain);
+    bench.drain().drain();
     bench.asked.retain(|(_, effect)| !matches!(effect, Effect::Save { .. }));
     bench.report("publish message 8 again", Report::Republished { stream_sequence: 9 });
     bench.report("ack", Report::Acknowledged).nothing_asked().wake(Timer::Grace);
@@ -685,7 +700,7 @@ fn the_grace_time_ends_a_drain() {
 fn where_attempts_are_few_no_nak_costs_one() {
     for (max_deliver, effect) in [(1, "publish message 7 again"), (3, "publish message 7 again"), (4, "nak")] {
         let mut bench = Bench::new(Settings { max_deliver, ..settings() });
-        bench.deliver(7, "s", 0).handle(Input::Drain);
+        bench.deliver(7, "s", 0).drain();
         assert_eq!(bench.asked.front().expect("it is given back").1.to_string(), effect, "{max_deliver}");
     }
 }
@@ -717,13 +732,13 @@ fn the_table_of_transitions_is_the_truth() {
 
     let mut bench = Bench::new(settings());
     bench.deliver_payload(1, 0, b"{").report("term: not JSON: line 1, column 1", Report::Acknowledged);
-    bench.deliver(2, "s", 0).deliver(3, "s", 0).handle(Input::Drain).deliver(4, "t", 0).deliver_again(5, 2, "u");
+    bench.deliver(2, "s", 0).deliver(3, "s", 0).drain().deliver(4, "t", 0).deliver_again(5, 2, "u");
     bench.report("nak", Report::Acknowledged).deliver_again(3, 2, "s").asked.clear();
     bench.deliver_again(3, 3, "s");
     keep(&bench);
     for effect in ["publish message 7 again", ""] {
         let mut bench = Bench::new(settings());
-        bench.deliver_again(7, 2, "s").handle(Input::Drain);
+        bench.deliver_again(7, 2, "s").drain();
         if effect.is_empty() {
             bench.report("publish message 7 again", Report::Republished { stream_sequence: 9 });
         } else {
@@ -749,21 +764,21 @@ fn the_table_of_transitions_is_the_truth() {
         let mut bench = Bench::new(settings());
         bench.deliver(6, "s", 2);
         take(&mut bench);
-        bench.handle(Input::Drain);
+        bench.drain();
         keep(&bench);
         for counts in [&[] as &[u64], &[1], &[1, 2, 2]] {
             let mut bench = Bench::new(settings());
             take(&mut bench);
-            bench.settle("s", counts).handle(Input::Drain);
+            bench.settle("s", counts).drain();
             keep(&bench);
         }
         let mut bench = Bench::new(settings());
         take(&mut bench);
-        bench.count().handle(Input::Drain);
+        bench.count().drain();
         keep(&bench);
         // What has begun to save when the grace time ends.
         let stored = Stored { notified: NOTIFIED, revision: 2, ..STORED };
-        let begun = [pages(), Report::Saved(stored), Report::Published { stream_sequence: 9 }];
+        let begun = [pages(), Report::Saved(stored), Report::Published { stream_sequence: 9, segments: 2 }];
         for reported in 1..=begun.len() {
             let mut bench = Bench::new(settings());
             take(&mut bench);
@@ -772,7 +787,7 @@ fn the_table_of_transitions_is_the_truth() {
                 let (effect, _) = bench.asked.pop_front().expect("an effect");
                 bench.handle(Input::Reported { effect, report: report.clone() });
             }
-            bench.handle(Input::Drain).wake(Timer::Grace);
+            bench.drain().wake(Timer::Grace);
             keep(&bench);
         }
         // Every failure of every effect: once more, given up, refused.
@@ -788,7 +803,7 @@ fn the_table_of_transitions_is_the_truth() {
                 Report::Loaded(page(0..2, Some("x"))),
                 pages(),
                 Report::Saved(Stored { notified: NOTIFIED, revision: 2, ..STORED }),
-                Report::Published { stream_sequence: 9 },
+                Report::Published { stream_sequence: 9, segments: 2 },
                 Report::Marked,
             ];
             for reported in 0..=reports.len() {

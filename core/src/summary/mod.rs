@@ -80,6 +80,10 @@ pub struct Summary {
     pub complete: bool,
     /// Words of all segments.
     pub words: u64,
+    /// Segments of which the text or the label is not valid UTF-8, or is no text at all; absent where there are none. What
+    /// can be read of them is in the summary.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub damaged: u64,
     /// Most words first, then by first appearance.
     pub speakers: Vec<Speaker>,
     /// At most three, by words, ties to the earlier turn; none without words.
@@ -91,6 +95,11 @@ pub struct Summary {
     pub cut: Option<Cut>,
     /// When this summary was built.
     pub updated_at: WallTime,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// What one speaker contributed; a speaker of whom there are only blank segments is not listed.

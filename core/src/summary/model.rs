@@ -57,6 +57,7 @@ fn model(limits: Limits, call: &[Segment], session: &Session, published: u64, up
         published_segments: published,
         complete: call.len() as u64 >= published,
         words: spoken.iter().map(|spoken| spoken.words).sum(),
+        damaged: 0,
         speakers,
         longest_turns: longest,
         questions: listed_questions,

@@ -20,6 +20,7 @@ pub struct Summarizer {
     counter: WordCounter,
     segments: u64,
     words: u64,
+    damaged: u64,
     shortened_labels: u64,
     speakers: Speakers,
     open_turn: Option<OpenTurn>,
@@ -36,6 +37,7 @@ impl Summarizer {
             counter: WordCounter::new(),
             segments: 0,
             words: 0,
+            damaged: 0,
             shortened_labels: 0,
             speakers: Speakers::default(),
             open_turn: None,
@@ -61,6 +63,11 @@ impl Summarizer {
         }
         let seat = self.extend_turn(text, words, label, segment);
         self.speakers.add(seat, words, asked);
+    }
+
+    /// Takes note of segments, among those taken, whose text or label is damaged.
+    pub fn note_damaged(&mut self, segments: u64) {
+        self.damaged += segments;
     }
 
     /// How many segments were taken, blank ones included.
@@ -96,6 +103,7 @@ impl Summarizer {
             published_segments,
             complete: self.segments >= published_segments,
             words: self.words,
+            damaged: self.damaged,
             speakers: self.speakers.into_list(),
             longest_turns: self.longest_turns.into_list(),
             questions: self.questions.list,

@@ -89,6 +89,7 @@ impl Mark {
             Effect::Count { .. }
             | Effect::Load { .. }
             | Effect::Save { .. }
+            | Effect::Check { .. }
             | Effect::Publish { .. }
             | Effect::Mark { .. }
             | Effect::Acknowledge { acknowledgement: Acknowledgement::Ack, .. } => None,

@@ -1,7 +1,8 @@
 //! What is written beside an arrow.
 
 use transcript_core::{
-    Acknowledgement, Delivery, Effect, Exhausted, Report, StaleSummary, contract::Announcement, event::SessionEnded,
+    Acknowledgement, Delivery, Effect, Exhausted, Report, Server, StaleSummary, contract::Announcement,
+    event::SessionEnded,
 };
 
 use super::{
@@ -19,28 +20,31 @@ pub(super) const LABEL: usize = 22;
 
 /// Who carries out an effect.
 pub(super) fn server(effect: &Effect) -> Lane {
-    match effect {
-        Effect::Count { .. } | Effect::Load { .. } | Effect::Save { .. } | Effect::Mark { .. } => Lane::Store,
-        Effect::Publish { .. } | Effect::DeadLetter { .. } | Effect::Republish { .. } | Effect::Acknowledge { .. } => {
-            Lane::Stream
-        }
+    lane(effect.kind().server())
+}
+
+fn lane(server: Server) -> Lane {
+    match server {
+        Server::Mongodb => Lane::Store,
+        Server::Nats => Lane::Stream,
     }
 }
 
 pub(super) fn asked(effect: &Effect) -> String {
     match effect {
-        Effect::Count { .. } => "count".to_owned(),
-        Effect::Load { after: None, .. } => "load".to_owned(),
         Effect::Load { after: Some(_), .. } => "load more".to_owned(),
         Effect::Save { summary } => format!("save {}", segments(summary.segments)),
         Effect::Publish { announcement: Announcement::Revised { revision }, .. } => {
             format!("publish revision {revision}")
         }
         Effect::Publish { announcement: Announcement::Processed | Announcement::ProcessedOnce, .. } => {
-            "publish".to_owned()
+            effect.kind().to_string()
         }
-        Effect::Mark { .. } => "mark".to_owned(),
-        Effect::DeadLetter { .. } => "dead letter".to_owned(),
+        Effect::Count { .. }
+        | Effect::Load { after: None, .. }
+        | Effect::Check { .. }
+        | Effect::Mark { .. }
+        | Effect::DeadLetter { .. } => effect.kind().to_string(),
         Effect::Republish { .. } => "publish again".to_owned(),
         Effect::Acknowledge { acknowledgement, .. } => match acknowledgement {
             Acknowledgement::Ack => "ack".to_owned(),
@@ -64,14 +68,7 @@ pub(super) fn announced(effect: &Effect) -> Option<(String, String)> {
 
 /// Who can have said this.
 pub(super) fn server_of_report(report: &Report) -> Lane {
-    match report {
-        Report::Counted { .. } | Report::Loaded(_) | Report::Saved(_) | Report::Marked => Lane::Store,
-        Report::Published { .. }
-        | Report::DeadLettered { .. }
-        | Report::Republished { .. }
-        | Report::Acknowledged
-        | Report::Failed(_) => Lane::Stream,
-    }
+    report.kind().map_or(Lane::Stream, |kind| lane(kind.server()))
 }
 
 /// The effect in full, with the reason that its own words leave out.
@@ -83,6 +80,7 @@ pub(super) fn asked_in_full(effect: &Effect) -> String {
         Effect::Count { .. }
         | Effect::Load { .. }
         | Effect::Save { .. }
+        | Effect::Check { .. }
         | Effect::Publish { .. }
         | Effect::Mark { .. }
         | Effect::DeadLetter { .. }
@@ -97,7 +95,10 @@ pub(super) fn answered(report: &Report) -> String {
         Report::Loaded(page) if page.next.is_some() => format!("loaded {}, not all", page.segments.len()),
         Report::Loaded(page) => format!("loaded {}", page.segments.len()),
         Report::Saved(stored) => format!("stored {}", stored.segments),
-        Report::Published { stream_sequence } => format!("published at {stream_sequence}"),
+        Report::Checked(Some(stored)) if stored.notified.is_some() => "announced before".to_owned(),
+        Report::Checked(Some(_)) => "not announced".to_owned(),
+        Report::Checked(None) => "not stored".to_owned(),
+        Report::Published { stream_sequence, .. } => format!("published at {stream_sequence}"),
         Report::Marked => "marked".to_owned(),
         Report::DeadLettered { stream_sequence } => format!("kept at {stream_sequence}"),
         Report::Republished { stream_sequence } => format!("again at {stream_sequence}"),

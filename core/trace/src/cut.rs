@@ -104,8 +104,8 @@ struct CutPart {
     jobs: BTreeSet<JobId>,
     /// Whether it is being written.
     begun: bool,
-    /// Whether it was told to drain, and no job of the session saw that yet.
-    drains: bool,
+    /// What it was told of its end, that no job of the session saw yet.
+    unseen: Vec<Input>,
     at: Time,
 }
 
@@ -125,7 +125,7 @@ impl<W: Write> Cutting<'_, W> {
         };
         if !self.part.as_ref().is_some_and(goes_on) {
             let jobs = BTreeSet::new();
-            self.part = Some(CutPart { header, jobs, begun: false, drains: false, at: Time::ZERO });
+            self.part = Some(CutPart { header, jobs, begun: false, unseen: vec![], at: Time::ZERO });
         }
     }
 
@@ -139,7 +139,7 @@ impl<W: Write> Cutting<'_, W> {
                 if let (Some(session), Some(job)) = (about(self.wanted, &mut self.messages, &input), entry.job) {
                     self.cut.jobs += u64::from(part.jobs.insert(job));
                     self.begin(Some(session))?;
-                    self.drain(at)?;
+                    self.tell_of_the_end(at)?;
                     self.record(at, entry.job, input)
                 } else if self.concerns(&input) {
                     self.record(at, entry.job, input)
@@ -168,9 +168,9 @@ impl<W: Write> Cutting<'_, W> {
     }
 
     /// Tells the core to drain where its processor was told, before the first job that sees it.
-    fn drain(&mut self, at: Time) -> Result<(), CutError> {
-        let drains = self.part.as_mut().is_some_and(|part| std::mem::take(&mut part.drains));
-        if drains { self.record(at, None, Input::Drain) } else { Ok(()) }
+    fn tell_of_the_end(&mut self, at: Time) -> Result<(), CutError> {
+        let unseen = self.part.as_mut().map(|part| std::mem::take(&mut part.unseen)).unwrap_or_default();
+        unseen.into_iter().try_for_each(|input| self.record(at, None, input))
     }
 
     fn open(&mut self, header: Header) -> Result<(), CutError> {
@@ -191,10 +191,19 @@ impl<W: Write> Cutting<'_, W> {
         let Some(part) = &mut self.part else { return false };
         match input {
             Input::Reported { effect, .. } => part.jobs.contains(&effect.job),
-            Input::Drain => {
+            Input::Drain | Input::DeliveriesStopped => {
                 let is_seen = part.begun && self.recorder.as_ref().is_some_and(|recorder| recorder.in_flight() > 0);
-                part.drains = !is_seen;
+                if !is_seen {
+                    part.unseen.push(input.clone());
+                }
                 is_seen
+            }
+            Input::Consumer(consumer) => {
+                if !part.begun {
+                    part.header.settings.ack_wait = consumer.ack_wait;
+                    part.header.settings.max_deliver = consumer.max_deliver;
+                }
+                part.begun
             }
             Input::Delivered(_) | Input::Exhausted(_) | Input::Stale(_) | Input::Woken => false,
         }
@@ -267,6 +276,6 @@ fn about(wanted: &Wanted, messages: &mut BTreeMap<u64, Session>, input: &Input) 
         }
         Input::Stale(stale) => wanted.is(&stale.session).then(|| stale.session.clone()),
         Input::Exhausted(exhausted) => messages.get(&exhausted.stream_sequence).cloned(),
-        Input::Reported { .. } | Input::Woken | Input::Drain => None,
+        Input::Reported { .. } | Input::Consumer(_) | Input::Woken | Input::Drain | Input::DeliveriesStopped => None,
     }
 }

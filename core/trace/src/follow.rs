@@ -77,7 +77,7 @@ impl Follower {
             (Input::Delivered(_) | Input::Stale(_) | Input::Exhausted(_), None) => return Followed::Unknown,
             (Input::Reported { effect, .. }, _) if self.core.has(effect.job) => concerns = Some(effect.job),
             (Input::Reported { .. }, _) => return Followed::Unknown,
-            (Input::Woken | Input::Drain, _) => {}
+            (Input::Consumer(_) | Input::Woken | Input::Drain | Input::DeliveriesStopped, _) => {}
         }
         let taken = self.core.handle(at, input);
         let outputs = self.outputs();
@@ -113,7 +113,11 @@ impl Follower {
                     self.wake_up = None;
                     return outputs;
                 }
-                output @ (Output::Perform { .. } | Output::InProgress { .. }) => outputs.push(output),
+                output @ (Output::Perform { .. } | Output::InProgress { .. } | Output::StopDeliveries) => {
+                    outputs.push(output);
+                }
+                // They are for the log. What is said of failures depends on jobs that a trace may leave out.
+                Output::Notice(_) => {}
             }
         }
     }

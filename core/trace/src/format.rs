@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use transcript_core::{
-    Input, Output, Settings, Time, WallTime,
+    Input, Output, Server, Settings, Time, WallTime,
     ids::{JobId, Session},
 };
 
@@ -166,16 +166,6 @@ pub enum Note {
     },
     /// Anything else, in words.
     Remark(String),
-}
-
-/// A server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Server {
-    /// The stream's.
-    Nats,
-    /// The store's.
-    Mongodb,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]

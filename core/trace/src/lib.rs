@@ -51,16 +51,20 @@ pub mod cut;
 mod files;
 mod follow;
 mod format;
+mod json_error;
 mod read;
 mod record;
 mod redact;
 pub mod replay;
 pub mod stats;
 
+pub use transcript_core::Server;
+
 pub use self::{
     files::{FilesError, TraceFiles, is_read_in_directory},
     follow::{Followed, Follower},
-    format::{Content, Continues, Entry, FORMAT, Header, LeftOut, Line, Note, Said, Server, Servers},
+    format::{Content, Continues, Entry, FORMAT, Header, LeftOut, Line, Note, Said, Servers},
+    json_error::json_error,
     read::{ReadError, Reader},
     record::Recorder,
 };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use transcript_core::{
-    Delivery, Input, Page, Payload, Report,
+    Delivery, Exhausted, Input, Page, Payload, Report,
     event::SessionEnded,
     ids::{JobId, MAX_ID_BYTES},
     summary,
@@ -42,7 +42,16 @@ impl Redaction {
                 let labels = self.jobs.entry(effect.job).or_default();
                 Input::Reported { effect, report: Report::Loaded(labels.page(page, label_bytes)) }
             }
-            Input::Reported { .. } | Input::Exhausted(_) | Input::Stale(_) | Input::Woken | Input::Drain => input,
+            Input::Exhausted(exhausted) => {
+                let payload = exhausted.payload.as_ref().map(payload);
+                Input::Exhausted(Exhausted { payload, ..exhausted })
+            }
+            Input::Reported { .. }
+            | Input::Stale(_)
+            | Input::Consumer(_)
+            | Input::Woken
+            | Input::Drain
+            | Input::DeliveriesStopped => input,
         }
     }
 

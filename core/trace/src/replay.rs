@@ -328,7 +328,11 @@ impl ReplayedPart {
     fn concerns_others(&self, output: &Output) -> bool {
         match output {
             Output::Perform { id, .. } => !self.follower.knows(id.job),
-            Output::InProgress { .. } | Output::Drained | Output::Wait(_) => true,
+            Output::InProgress { .. }
+            | Output::StopDeliveries
+            | Output::Notice(_)
+            | Output::Drained
+            | Output::Wait(_) => true,
         }
     }
 
@@ -384,7 +388,15 @@ fn job_of(said: &Said) -> Option<JobId> {
     match said {
         Said::In(Input::Reported { effect, .. }) => Some(effect.job),
         Said::Out(output) => job_of_output(output),
-        Said::In(Input::Delivered(_) | Input::Exhausted(_) | Input::Stale(_) | Input::Woken | Input::Drain)
+        Said::In(
+            Input::Delivered(_)
+            | Input::Exhausted(_)
+            | Input::Stale(_)
+            | Input::Consumer(_)
+            | Input::Woken
+            | Input::Drain
+            | Input::DeliveriesStopped,
+        )
         | Said::LeftOut(_)
         | Said::Note(_) => None,
     }
@@ -393,7 +405,9 @@ fn job_of(said: &Said) -> Option<JobId> {
 fn job_of_output(output: &Output) -> Option<JobId> {
     match output {
         Output::Perform { id, .. } => Some(id.job),
-        Output::InProgress { .. } | Output::Wait(_) | Output::Drained => None,
+        Output::InProgress { .. } | Output::StopDeliveries | Output::Notice(_) | Output::Wait(_) | Output::Drained => {
+            None
+        }
     }
 }
 
@@ -416,7 +430,12 @@ fn in_words(input: &Input) -> String {
         Input::Exhausted(exhausted) => format!("message {} used up its deliveries", exhausted.stream_sequence),
         Input::Stale(stale) => format!("the summary of {} is stale", stale.session.key()),
         Input::Woken => "time has passed".to_owned(),
+        Input::Consumer(consumer) => format!(
+            "the consumer's ack wait is {:?}, and it delivers {} times at the most",
+            consumer.ack_wait, consumer.max_deliver
+        ),
         Input::Drain => "drain".to_owned(),
+        Input::DeliveriesStopped => "the deliveries have ended".to_owned(),
     }
 }
 
@@ -425,6 +444,8 @@ fn out_in_words(output: &Output, other: Option<&Output>) -> String {
     let words = |output: &Output| match output {
         Output::Perform { id, effect } => format!("asks {id}: {effect}"),
         Output::InProgress { reply } => format!("says that it works on {reply}"),
+        Output::StopDeliveries => "ends the deliveries".to_owned(),
+        Output::Notice(notice) => format!("says {notice:?}"),
         Output::Wait(_) => "waits".to_owned(),
         Output::Drained => "has drained".to_owned(),
     };

@@ -56,6 +56,8 @@ pub enum What {
     Loading,
     /// Until it was stored, in microseconds.
     Saving,
+    /// Until it was known again what is stored, in microseconds.
+    Checking,
     /// Until it was announced, in microseconds.
     Publishing,
     /// Until it was marked as announced, in microseconds.
@@ -176,6 +178,7 @@ impl What {
             Self::Settling => "settling",
             Self::Loading => "loading",
             Self::Saving => "saving",
+            Self::Checking => "checking",
             Self::Publishing => "publishing",
             Self::Marking => "marking",
             Self::DeadLettering => "keeping dead letters",
@@ -295,7 +298,8 @@ impl Counting {
                 self.over();
                 self.end_all(End::Abandoned);
             }
-            Said::Out(Output::InProgress { .. } | Output::Wait(_)) | Said::Note(_) => {}
+            Said::Out(Output::InProgress { .. } | Output::StopDeliveries | Output::Notice(_) | Output::Wait(_))
+            | Said::Note(_) => {}
             Said::LeftOut(left_out) => {
                 self.stats.left_out += left_out.inputs;
                 left_out.jobs.into_iter().for_each(|job| self.end(job, End::LeftOut));
@@ -321,7 +325,7 @@ impl Counting {
             Input::Exhausted(exhausted) => self.begin(id, None, None, exhausted.attempts),
             Input::Stale(stale) => self.begin(id, Some(stale.session), None, 0),
             Input::Reported { report, .. } => self.reported(id, &report),
-            Input::Woken | Input::Drain => {}
+            Input::Consumer(_) | Input::Woken | Input::Drain | Input::DeliveriesStopped => {}
         }
     }
 
@@ -378,7 +382,7 @@ impl Counting {
                 (job.last_count, job.counted) = (*segments, now);
                 None
             }
-            Report::Loaded(_) => None,
+            Report::Loaded(_) | Report::Checked(_) => None,
             Report::Saved(stored) => {
                 job.segments = Some(stored.segments);
                 Some((id, End::Replaced))
@@ -414,6 +418,7 @@ impl Counting {
                 What::Loading
             }
             Effect::Save { .. } => What::Saving,
+            Effect::Check { .. } => What::Checking,
             Effect::Publish { .. } => What::Publishing,
             Effect::Mark { .. } => What::Marking,
             Effect::DeadLetter { .. } => What::DeadLettering,

@@ -106,8 +106,9 @@ fn every_job_has_an_end() {
     let mut recorder = Recorder::new(vec![], header(Content::Redacted, &settings), core(&settings)).expect("a vector");
     let mut tell = |at: Time, input: Input, recorder: &mut Recorder<Vec<u8>>| {
         let job = live.handle(at, input.clone());
-        while let transcript_core::Output::Perform { .. } | transcript_core::Output::InProgress { .. } =
-            live.poll_output()
+        while let transcript_core::Output::Perform { .. }
+        | transcript_core::Output::InProgress { .. }
+        | transcript_core::Output::Notice(_) = live.poll_output()
         {}
         recorder.record(at, job, input).expect("a vector");
     };

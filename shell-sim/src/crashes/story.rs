@@ -235,7 +235,7 @@ impl Step {
 /// Who carries an effect out.
 pub(super) fn server(kind: Kind) -> Server {
     match kind {
-        Kind::Count | Kind::Load | Kind::Save | Kind::Mark => Server::Store,
+        Kind::Count | Kind::Load | Kind::Save | Kind::Check | Kind::Mark => Server::Store,
         Kind::Any | Kind::Publish | Kind::DeadLetter | Kind::Republish | Kind::Acknowledge | Kind::Heartbeat => {
             Server::Broker
         }
@@ -363,7 +363,13 @@ impl Reading<'_> {
                 }
             }
             (
-                Input::Delivered(_) | Input::Stale(_) | Input::Exhausted(_) | Input::Reported { .. } | Input::Woken,
+                Input::Delivered(_)
+                | Input::Stale(_)
+                | Input::Exhausted(_)
+                | Input::Reported { .. }
+                | Input::Consumer(_)
+                | Input::Woken
+                | Input::DeliveriesStopped,
                 _,
             ) => {}
         }
@@ -408,7 +414,7 @@ impl Reading<'_> {
                     self.step(entry, at, job, What::Heartbeat);
                 }
             }
-            Output::Wait(_) | Output::Drained => {}
+            Output::StopDeliveries | Output::Notice(_) | Output::Wait(_) | Output::Drained => {}
         }
     }
 
@@ -422,6 +428,7 @@ impl Reading<'_> {
             }
             Report::Failed(failure) => Came::Failed(failure.kind),
             Report::Saved(_)
+            | Report::Checked(_)
             | Report::Published { .. }
             | Report::Marked
             | Report::DeadLettered { .. }
@@ -495,13 +502,14 @@ fn micros(at: WallTime) -> i64 {
 
 fn word(effect: &Effect) -> &'static str {
     match effect {
-        Effect::Count { .. } => "count",
-        Effect::Load { .. } => "load",
-        Effect::Save { .. } => "save",
-        Effect::Publish { .. } => "publish",
-        Effect::Mark { .. } => "mark",
-        Effect::DeadLetter { .. } => "dead letter",
-        Effect::Republish { .. } => "republish",
+        Effect::Count { .. }
+        | Effect::Load { .. }
+        | Effect::Save { .. }
+        | Effect::Check { .. }
+        | Effect::Publish { .. }
+        | Effect::Mark { .. }
+        | Effect::DeadLetter { .. }
+        | Effect::Republish { .. } => effect.kind().name(),
         Effect::Acknowledge { acknowledgement: Acknowledgement::Ack, .. } => "ack",
         Effect::Acknowledge { acknowledgement: Acknowledgement::Nak { .. }, .. } => "nak",
         Effect::Acknowledge { acknowledgement: Acknowledgement::Term { .. }, .. } => "term",

@@ -217,6 +217,7 @@ fn span(action: &mut Action) -> Option<&mut u64> {
         | Action::StopServer { outage_ms: span, .. }
         | Action::Freeze { span_ms: span, .. }
         | Action::StepDown { span_ms: span }
+        | Action::FailWrites { span_ms: span }
         | Action::Sever { span_ms: span, .. }
         | Action::FreezeLink { span_ms: span, .. }
         | Action::Slow { span_ms: span }
@@ -226,6 +227,9 @@ fn span(action: &mut Action) -> Option<&mut u64> {
         | Action::FailBefore(_)
         | Action::FailAfter(_)
         | Action::Race
+        | Action::FailMember(_)
+        | Action::FailConcern { .. }
+        | Action::Garble
         | Action::LoseReport
         | Action::SetAckWait { .. }
         | Action::SetMaxDeliver { .. }

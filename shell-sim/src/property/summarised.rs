@@ -91,6 +91,7 @@ impl Property for SummaryIsWhatItsSegmentsGive {
             for segment in &page.segments {
                 summarizer.push(segment);
             }
+            summarizer.note_damaged(page.damaged);
         }
         if let Observation::Ignored { processor, id } = seen
             && let Some((job, summarizer)) = self.before.take_if(|(job, _)| *job == (*processor, id.job))
@@ -102,6 +103,7 @@ impl Property for SummaryIsWhatItsSegmentsGive {
         let given = summarizer.finish(&summary.session, summary.published_segments, summary.updated_at);
         let same = given.segments == summary.segments
             && given.words == summary.words
+            && given.damaged == summary.damaged
             && given.speakers == summary.speakers
             && given.longest_turns == summary.longest_turns
             && given.questions == summary.questions;

@@ -14,12 +14,18 @@
 //! | a kill forgets writes that were answered ([`Store::kill`]) | a write without `j: true` is answered before the journal is on disk; the journal is flushed every 100 ms, and by each write with `j: true`, which takes all before it along |
 //! | reads and writes fail until there is a primary ([`Store::step_down`]) | error 10107 `NotWritablePrimary`, and 13435 `NotPrimaryNoSecondaryOk` for primary reads |
 //! | an insert leaves out documents whose `_id` is there | error 11000, unordered |
+//! | one write of a command fails alone ([`Fate::MemberFails`], [`Rule::Refuses`]) | `writeErrors` by index: a conflict, a validator |
+//! | one document makes the server refuse the whole command ([`Rule::RefusesCommand`]) | errors 2, 9, 14, 10334, 17419 of an update |
+//! | writes are answered with a `writeConcernError`, and kept or rolled back ([`Fate::ConcernFails`]) | code 64: the primary has lost the majority, and finds it again, or steps down |
+//! | a reply cannot be read ([`Fate::Garbled`]) | mongod cuts the text of a duplicate key at 150 bytes, also inside a character |
+//! | reads are served and writes are not ([`Store::refuse_writes`]) | error 11602 while a primary gives up its place |
 //!
 //! # What it leaves out
 //!
 //! Roll-backs of writes that no majority has: the processor asks for a majority, and a single node rolls nothing back.
 //! Secondary reads, transactions, other collections.
 
+mod commands;
 #[cfg(feature = "planted-bugs")]
 mod planted;
 mod segments;
@@ -34,13 +40,16 @@ use std::{
 };
 
 use transcript_core::{
-    Cursor, Failure, FailureKind, Notified, Page, Stored, Time,
+    Notified, Stored, Time,
     contract::Announcement,
     ids::Key,
     summary::{Segment, Summary},
 };
 
-use self::segments::Segments;
+use transcript_client::mongodb;
+
+pub(crate) use self::commands::written_keys;
+use self::{commands::Fault, segments::Segments};
 
 /// The longest time between two flushes of the journal.
 pub const JOURNAL_INTERVAL: Duration = Duration::from_millis(100);
@@ -53,6 +62,9 @@ pub struct Store {
     /// How to take back, from the last one on, the writes that the journal does not have yet.
     unflushed: VecDeque<(Time, Undo)>,
     state: State,
+    rules: BTreeMap<Key, Rule>,
+    /// How many faults keep the primary from taking writes while it serves reads.
+    write_blocks: u32,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -103,15 +115,6 @@ pub enum Command {
         /// The sessions.
         sessions: Vec<Arc<str>>,
     },
-    /// Load some segments of a session in the order of the call.
-    Load {
-        /// The session.
-        session_id: Arc<str>,
-        /// Where to go on; `None` for the first page.
-        after: Option<Cursor>,
-        /// The most segments to load; at least one.
-        limit: u32,
-    },
     /// Store a summary unless one of more segments is stored, or an announced one of as many; marks that are there stay.
     Save {
         /// The summary.
@@ -125,6 +128,8 @@ pub enum Command {
         key: Key,
         /// What was announced.
         announcement: Announcement,
+        /// How many segments were announced.
+        segments: u64,
         /// The mark.
         notified: Notified,
         /// When it is answered.
@@ -135,6 +140,8 @@ pub enum Command {
         /// Which.
         key: Key,
     },
+    /// A command of a processor's client, with many members.
+    Client(mongodb::Command),
 }
 
 /// What becomes of a document whose `_id` is there already.
@@ -167,6 +174,30 @@ pub enum Fate {
     /// A save began before the document was there that is there now: it fails with a duplicate key. Without a document, and
     /// for every other command, it is as [`Fate::Done`].
     Races,
+    /// The first write of a client's command fails alone, undone. Every other command is as [`Fate::Done`].
+    MemberFails(StoreError),
+    /// A client's writes are answered with a `writeConcernError`. Every other command is as [`Fate::Done`].
+    ConcernFails(Writes),
+    /// A client's command is done, and its reply cannot be read. Every other command is as [`Fate::Done`].
+    Garbled,
+}
+
+/// What becomes of writes that no majority has confirmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writes {
+    /// A majority takes them over after all.
+    Kept,
+    /// They are rolled back. Nobody who reads what a majority has ever sees them.
+    RolledBack,
+}
+
+/// What a rule of the collection makes of a summary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rule {
+    /// It refuses the document: error 121 of this member alone.
+    Refuses,
+    /// It refuses each command that holds it: error 10334, as for a document that is too large once it is updated.
+    RefusesCommand,
 }
 
 /// What the store answers.
@@ -181,12 +212,12 @@ pub enum Answer {
     },
     /// The counts, in the order of the sessions asked for.
     Counts(Vec<u64>),
-    /// A page.
-    Page(Page),
     /// What is stored now.
     Stored(Option<Stored>),
     /// The mark is there, or there is no summary.
     Marked,
+    /// The reply to a client's command.
+    Client(mongodb::Reply),
 }
 
 /// Why a command failed.
@@ -222,19 +253,6 @@ impl fmt::Display for StoreError {
     }
 }
 
-impl From<StoreError> for Failure {
-    fn from(error: StoreError) -> Self {
-        let kind = match error {
-            StoreError::Unreachable => FailureKind::Unreachable,
-            StoreError::TimedOut => FailureKind::TimedOut,
-            StoreError::NotPrimary | StoreError::DuplicateKey | StoreError::WriteConflict => FailureKind::Busy,
-            StoreError::Unauthorized => FailureKind::Denied,
-            StoreError::Rejected => FailureKind::Rejected,
-        };
-        Self { kind, detail: error.to_string() }
-    }
-}
-
 impl Store {
     /// An empty store with a primary.
     #[must_use]
@@ -257,7 +275,10 @@ impl Store {
             Fate::FailsBefore(error) => Err(error),
             Fate::FailsAfter(error) => self.act(now, command).and(Err(error)),
             Fate::Races if self.lost_race(&command) => Err(StoreError::DuplicateKey),
-            Fate::Done | Fate::Races => self.act(now, command),
+            Fate::Done | Fate::Races | Fate::MemberFails(_) | Fate::ConcernFails(_) | Fate::Garbled => {
+                let Command::Client(command) = command else { return self.act(now, command) };
+                Ok(Answer::Client(self.answer(now, command, Fault::of(fate))))
+            }
         }
     }
 
@@ -273,6 +294,21 @@ impl Store {
         if self.state == State::Secondary {
             self.state = State::Primary;
         }
+    }
+
+    /// A rule for a summary, from now on.
+    pub fn rule(&mut self, key: Key, rule: Rule) {
+        self.rules.insert(key, rule);
+    }
+
+    /// The primary serves reads and takes no writes of processors until [`Self::take_writes`] was called as often.
+    pub fn refuse_writes(&mut self) {
+        self.write_blocks += 1;
+    }
+
+    /// The end of one [`Self::refuse_writes`].
+    pub fn take_writes(&mut self) {
+        self.write_blocks = self.write_blocks.saturating_sub(1);
     }
 
     /// SIGKILL: the writes of the last `lag` that no journal has are lost. The journal is never more than
@@ -339,20 +375,18 @@ impl Store {
             Command::Count { sessions } => {
                 Ok(Answer::Counts(sessions.iter().map(|session| self.segments.count(session)).collect()))
             }
-            Command::Load { session_id, after, limit } => {
-                self.segments.page(&session_id, after.as_ref(), limit).map(Answer::Page).ok_or(StoreError::Rejected)
-            }
             Command::Save { summary, durability } => {
                 let stored = self.save(now, summary);
                 self.written(now, durability);
                 Ok(Answer::Stored(Some(stored)))
             }
-            Command::Mark { key, announcement, notified, durability } => {
-                self.mark(now, key, announcement, notified);
+            Command::Mark { key, announcement, segments, notified, durability } => {
+                self.mark(now, key, announcement, segments, notified);
                 self.written(now, durability);
                 Ok(Answer::Marked)
             }
             Command::Read { key } => Ok(Answer::Stored(self.summaries.get(&key).map(Document::stored))),
+            Command::Client(command) => Ok(Answer::Client(self.answer(now, command, Fault::None))),
         }
     }
 
@@ -397,12 +431,21 @@ impl Store {
         stored
     }
 
-    fn mark(&mut self, now: Time, key: Key, announcement: Announcement, notified: Notified) {
+    fn mark(&mut self, now: Time, key: Key, announcement: Announcement, segments: u64, notified: Notified) {
         let Some(document) = self.summaries.get_mut(&key) else { return };
         let before = document.clone();
-        match announcement {
-            Announcement::Processed | Announcement::ProcessedOnce => drop(document.notified.get_or_insert(notified)),
-            Announcement::Revised { revision } => document.revised = document.revised.max(Some(revision)),
+        let announced = match announcement {
+            Announcement::Processed | Announcement::ProcessedOnce => {
+                document.notified.get_or_insert(notified);
+                1
+            }
+            Announcement::Revised { revision } => {
+                document.revised = document.revised.max(Some(revision));
+                revision
+            }
+        };
+        if document.revision == announced && document.summary.segments > segments {
+            document.revision += 1;
         }
         if *document != before {
             self.unflushed.push_back((now, Undo::Summary { key, before: Some(before) }));

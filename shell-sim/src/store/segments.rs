@@ -1,8 +1,8 @@
 //! The collection of segments.
 
-use std::{collections::BTreeMap, ops::Bound, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
-use transcript_core::{Cursor, Page, summary::Segment};
+use transcript_core::summary::Segment;
 
 /// The segments of all sessions, each session's in the order of the call. An `_id` is unique among all.
 #[derive(Debug, Clone, Default)]
@@ -32,28 +32,9 @@ impl From<Option<i64>> for Last {
     }
 }
 
-impl Last {
-    fn number(self) -> Option<i64> {
-        match self {
-            Self::Number(number) => Some(number),
-            Self::Missing => None,
-        }
-    }
-}
-
 impl Place {
     fn of(segment: &Segment, id: &Arc<str>) -> Self {
         Self { index: segment.index.into(), start: segment.start_ms.into(), id: id.clone() }
-    }
-
-    fn cursor(&self) -> Cursor {
-        let place = (self.index.number(), self.start.number(), &*self.id);
-        Cursor(serde_json::to_string(&place).expect("numbers and a text are JSON"))
-    }
-
-    fn read(cursor: &Cursor) -> Option<Self> {
-        let (index, start, id): (Option<i64>, Option<i64>, String) = serde_json::from_str(&cursor.0).ok()?;
-        Some(Self { index: index.into(), start: start.into(), id: id.into() })
     }
 }
 
@@ -84,21 +65,9 @@ impl Segments {
         drop(self.take(id));
     }
 
-    /// The segments after the cursor, at most `limit`; `None` where the cursor is not one of this store.
-    pub(super) fn page(&self, session_id: &str, after: Option<&Cursor>, limit: u32) -> Option<Page> {
-        let start = match after {
-            Some(cursor) => Bound::Excluded(Place::read(cursor)?),
-            None => Bound::Unbounded,
-        };
-        let mut rest = self
-            .by_session
-            .get(session_id)
-            .into_iter()
-            .flat_map(|segments| segments.range((start.clone(), Bound::Unbounded)));
-        let limit = usize::try_from(limit.max(1)).unwrap_or(usize::MAX);
-        let page: Vec<(&Place, &Arc<Segment>)> = rest.by_ref().take(limit).collect();
-        let next = rest.next().and(page.last()).map(|(place, _)| place.cursor());
-        Some(Page { segments: page.into_iter().map(|(_, segment)| Segment::clone(segment)).collect(), next })
+    /// The session's segments in the order of the call.
+    pub(super) fn of(&self, session_id: &str) -> impl Iterator<Item = &Arc<Segment>> {
+        self.by_session.get(session_id).into_iter().flat_map(BTreeMap::values)
     }
 
     fn take(&mut self, id: &str) -> Option<(Arc<str>, Arc<Segment>)> {

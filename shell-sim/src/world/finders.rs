@@ -18,7 +18,8 @@ pub(super) async fn hear(shared: Rc<Shared>) {
         let payload = shared.nats.heard.take().await;
         if let Some(MaxDeliver { stream_seq, deliveries }) = MaxDeliver::read(&payload) {
             let received_at = shared.calendar();
-            let exhausted = Exhausted { stream_sequence: stream_seq, attempts: deliveries, received_at };
+            let payload = shared.payload(stream_seq).await;
+            let exhausted = Exhausted { stream_sequence: stream_seq, attempts: deliveries, received_at, payload };
             shared.inputs.push(Input::Exhausted(exhausted));
         }
     }
@@ -40,7 +41,7 @@ async fn look(shared: &Rc<Shared>) {
         return;
     }
     let sessions = watched.iter().map(|document| Arc::clone(&document.summary.session.session_id)).collect();
-    let Ok(Answer::Counts(counts)) = shared.store(Command::Count { sessions }, None).await else { return };
+    let Ok(Answer::Counts(counts)) = shared.run(Command::Count { sessions }, None).await else { return };
     for (document, segments) in watched.iter().zip(counts) {
         let stored = document.stored();
         if !shared.drains() && (stored.is_stale_with(segments) || stored.unannounced_revision().is_some()) {

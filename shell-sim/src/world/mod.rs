@@ -12,6 +12,7 @@ mod nats;
 mod operator;
 mod puller;
 mod shell;
+mod store_socket;
 mod tape;
 mod transcriber;
 pub(crate) mod watch;

@@ -2,6 +2,7 @@
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, sync::Arc, time::Duration};
 
+use transcript_client::mongodb::{self, Reply};
 use transcript_core::{WallTime, ids::Key};
 
 use super::{World, faults::Point, link::Link, nats::Known};
@@ -10,7 +11,7 @@ use crate::{
     observation::Observation,
     plan::{Moment, Plan, Server, Verdict, millis},
     runtime::Slot,
-    store::{Answer, Command, Document, Fate, Store, StoreError},
+    store::{Answer, Command, Document, Fate, Rule, Store, StoreError, Writes, written_keys},
 };
 
 /// How often a driver that has no server looks for one.
@@ -25,8 +26,6 @@ pub(super) struct Mongo {
     pub(super) up: RefCell<bool>,
     /// For each processor, how many faults keep it from connecting.
     pub(super) unreachable: RefCell<Vec<u32>>,
-    /// The summaries that a rule of the collection refuses.
-    refused: Vec<Key>,
 }
 
 /// One connection of one driver.
@@ -44,10 +43,16 @@ pub(super) enum Down {
 
 impl Mongo {
     pub(super) fn new(plan: &Plan) -> Self {
-        let refused = plan.calls.iter().filter(|call| call.verdict == Verdict::Refused);
+        let mut model = Store::new();
+        for call in &plan.calls {
+            match call.verdict {
+                Verdict::Taken => {}
+                Verdict::Refused => model.rule(call.ids().key(), Rule::Refuses),
+                Verdict::RefusesCommand => model.rule(call.ids().key(), Rule::RefusesCommand),
+            }
+        }
         Self {
-            refused: refused.map(|call| call.ids().key()).collect(),
-            model: RefCell::new(Store::new()),
+            model: RefCell::new(model),
             connections: RefCell::default(),
             up: RefCell::new(true),
             unreachable: RefCell::new(vec![0; plan.processors]),
@@ -120,68 +125,90 @@ async fn uplink(world: Rc<World>, connection: Rc<Connection>) {
 }
 
 fn perform(world: &World, command: Command, fate: Fate) -> Result<Answer, StoreError> {
-    let now = world.clock.now();
-    let store = &world.mongo.model;
-    let saved: Option<Key> = match &command {
-        Command::Save { summary, .. } => Some(summary.key.clone()),
+    let written = match &command {
+        Command::Client(command) => written_keys(command),
         Command::WriteSegments { .. }
         | Command::Count { .. }
-        | Command::Load { .. }
-        | Command::Mark { .. }
-        | Command::Read { .. } => None,
-    };
-    let marked = match &command {
-        Command::Mark { key, announcement, .. } => Some((key.clone(), *announcement)),
-        Command::WriteSegments { .. }
-        | Command::Count { .. }
-        | Command::Load { .. }
         | Command::Save { .. }
-        | Command::Read { .. } => None,
-    };
-    let before = saved.as_ref().and_then(|key| store.borrow().summary(key).cloned());
-    let refused = saved.as_ref().is_some_and(|key| world.mongo.refused.contains(key));
-    let fate = if refused { Fate::FailsBefore(StoreError::Rejected) } else { fate };
-    #[cfg(feature = "planted-bugs")]
-    let answer = match &command {
-        Command::Save { summary, .. } if world.has_bug(Bug::InsertInsteadOfUpsert) => {
-            store.borrow_mut().insert(now, Arc::clone(summary), fate)
-        }
-        Command::Save { summary, .. } if world.has_bug(Bug::SaveGoesBackwards) => {
-            store.borrow_mut().replace(now, Arc::clone(summary), fate)
-        }
-        Command::Save { .. }
-        | Command::WriteSegments { .. }
-        | Command::Count { .. }
-        | Command::Load { .. }
         | Command::Mark { .. }
-        | Command::Read { .. } => store.borrow_mut().perform(now, command, fate),
+        | Command::Read { .. } => BTreeMap::new(),
     };
-    #[cfg(not(feature = "planted-bugs"))]
-    let answer = store.borrow_mut().perform(now, command, fate);
-    let done = answer.is_ok() || matches!(fate, Fate::FailsAfter(_));
-    if let Some(key) = saved.filter(|_| done) {
-        let after = store.borrow().summary(&key).cloned();
-        if let Some(after) = after {
-            world.saw(&Observation::Saved { key: &key, before: before.as_ref(), after: &after });
+    let store = &world.mongo.model;
+    let before: BTreeMap<Key, Document> =
+        written.keys().filter_map(|key| Some((key.clone(), store.borrow().summary(key)?.clone()))).collect();
+    let answer = carry_out(world, command, fate);
+    let failed = match &answer {
+        Ok(Answer::Client(Reply::Written(errors))) if fate != Fate::ConcernFails(Writes::RolledBack) => {
+            Some(errors.members.iter().map(|error| error.place).collect::<Vec<_>>())
         }
-    }
-    if let Some((key, announcement)) = marked.filter(|(key, _)| done && store.borrow().summary(key).is_some()) {
-        world.saw(&Observation::Marked { key: &key, announcement });
+        Ok(_) | Err(_) => None,
+    };
+    for (key, (places, announcement)) in &written {
+        let Some(after) = store.borrow().summary(key).cloned() else { continue };
+        let before = before.get(key);
+        // What nobody was told counts where it shows.
+        let done = match &failed {
+            Some(failed) => places.iter().any(|place| !failed.contains(place)),
+            None => before != Some(&after),
+        };
+        match announcement {
+            _ if !done => {}
+            None => world.saw(&Observation::Saved { key, before, after: &after }),
+            Some(announcement) => world.saw(&Observation::Marked { key, announcement: *announcement }),
+        }
     }
     answer.map(|answer| if world.has_bug(Bug::StalePage) { stale(world, answer) } else { answer })
 }
 
+#[cfg(feature = "planted-bugs")]
+fn carry_out(world: &World, command: Command, fate: Fate) -> Result<Answer, StoreError> {
+    let (now, mut store) = (world.clock.now(), world.mongo.model.borrow_mut());
+    match &command {
+        Command::Client(mongodb::Command::Save { summaries, .. }) if world.has_bug(Bug::InsertInsteadOfUpsert) => {
+            store.insert(now, summaries, fate)
+        }
+        Command::Client(mongodb::Command::Save { summaries, .. }) if world.has_bug(Bug::SaveGoesBackwards) => {
+            store.replace(now, summaries, fate)
+        }
+        Command::Client(_)
+        | Command::WriteSegments { .. }
+        | Command::Count { .. }
+        | Command::Save { .. }
+        | Command::Mark { .. }
+        | Command::Read { .. } => store.perform(now, command, fate),
+    }
+}
+
+#[cfg(not(feature = "planted-bugs"))]
+fn carry_out(world: &World, command: Command, fate: Fate) -> Result<Answer, StoreError> {
+    world.mongo.model.borrow_mut().perform(world.clock.now(), command, fate)
+}
+
 /// What a replica would have answered that is [`REPLICA_LAG`] behind.
 fn stale(world: &World, answer: Answer) -> Answer {
-    let Answer::Page(mut page) = answer else { return answer };
     let now = world.clock.now();
     let watch = world.watch.borrow();
-    page.segments.retain(|segment| {
-        let stored = watch.ledger.segments.values().find_map(|session| session.get(&segment.id));
+    let is_there = |document: &mongodb::Document| {
+        let stored = watch.ledger.segments.values().find_map(|session| session.get(&document.segment.id));
         stored.is_none_or(|at| now >= at.after(REPLICA_LAG))
-    });
-    drop(watch);
-    Answer::Page(page)
+    };
+    match answer {
+        Answer::Client(Reply::Page(mut page)) => {
+            page.documents.retain(is_there);
+            Answer::Client(Reply::Page(page))
+        }
+        Answer::Client(Reply::Small { mut sessions, end }) => {
+            for session in &mut sessions {
+                session.documents.retain(is_there);
+            }
+            Answer::Client(Reply::Small { sessions, end })
+        }
+        other @ (Answer::Written { .. }
+        | Answer::Counts(_)
+        | Answer::Stored(_)
+        | Answer::Marked
+        | Answer::Client(Reply::Counted(_) | Reply::Written(_) | Reply::ReadBack(_) | Reply::Failed(_))) => other,
+    }
 }
 
 /// The driver of one processor.

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     observation::{Cause, Ending, Observation},
     plan::{Action, Direction, Server, StoreFault, at_ms, millis},
-    store::{Fate, StoreError},
+    store::{Fate, StoreError, Writes},
 };
 
 /// How long a fault of a connection goes on to explain what is lost: a puller notices a new connection at most that much
@@ -66,13 +66,20 @@ pub(super) fn act(world: &Rc<World>, number: usize, twist: &mut Twist) {
         Action::FailBefore(fault) => twist.fate = Some(Fate::FailsBefore(error(*fault))),
         Action::FailAfter(fault) => twist.fate = Some(Fate::FailsAfter(error(*fault))),
         Action::Race => twist.fate = Some(Fate::Races),
+        Action::FailMember(fault) => twist.fate = Some(Fate::MemberFails(error(*fault))),
+        Action::FailConcern { rolled_back } => {
+            let writes = if *rolled_back { Writes::RolledBack } else { Writes::Kept };
+            twist.fate = Some(Fate::ConcernFails(writes));
+        }
+        Action::Garble => twist.fate = Some(Fate::Garbled),
+        Action::FailWrites { span_ms } => fail_writes(world, span(world, *span_ms)),
         Action::Slow { span_ms } => {
             fail_some(world, millis(*span_ms));
             twist.slow_ms = *span_ms;
         }
         Action::LoseReport => {
             // The core waits for it, and that uses up its retry timeout as well.
-            fail_some(world, plan.options.core().answer_timeout);
+            fail_some(world, plan.options.core().answer_timeout());
             twist.lose_report = true;
         }
         Action::Duplicate { after_ms } => twist.again_after_ms = Some(*after_ms),
@@ -278,6 +285,13 @@ fn step_down(world: &Rc<World>, span: Duration) {
     fail_all(world, None, span);
     world.mongo.model.borrow_mut().step_down();
     later(world, span, |world| world.mongo.model.borrow_mut().elect());
+}
+
+/// The store serves reads and takes no writes. A job whose retry timeout ends meanwhile is given up, as the reads succeed.
+fn fail_writes(world: &Rc<World>, span: Duration) {
+    fail_some(world, span);
+    world.mongo.model.borrow_mut().refuse_writes();
+    later(world, span, |world| world.mongo.model.borrow_mut().take_writes());
 }
 
 /// The store serves nobody, or not that processor: however long that lasts, it uses up no job's retry timeout.

@@ -1,6 +1,7 @@
 //! A processor's process: the very core that production runs, and a shell that does what the real one does.
 //!
-//! It differs from `transcript-processor` in one thing: nothing is batched. Each effect is its own request.
+//! Its requests to NATS are not those of `transcript-processor`: nothing is batched there. MongoDB is asked by the very
+//! client that production runs.
 
 use std::{
     cell::{Cell, RefCell},
@@ -11,15 +12,15 @@ use std::{
 
 use jetstream_model::{AckBody, Answer, Headers, Message, Which};
 use smol::future;
+use transcript_client::mongodb::{Load, Mark, Request};
 use transcript_core::{
-    Acknowledgement, Effect, Failure, FailureKind, Input, Output, Processor, Report, Time, WakeUp, WallTime,
+    Acknowledgement, Effect, Failure, FailureKind, Input, Output, Payload, Processor, Report, Time, WakeUp, WallTime,
     contract::{
         ATTEMPTS_HEADER, Announcement, DEAD_LETTER_SUBJECT, DeadLetter, Notification, REASON_HEADER, REDRIVE_OF_HEADER,
         SESSION_ENDED_SUBJECT, STREAM_SEQUENCE_HEADER, TRANSCRIPTION_STREAM, redrive_id,
     },
     event::SessionEnded,
     ids::{EffectId, Key},
-    summary::Summary,
 };
 
 use super::{
@@ -29,6 +30,7 @@ use super::{
     mongo::MongoClient,
     nats::{Awaited, Frame, NatsClient},
     puller::Puller,
+    store_socket::StoreSocket,
     tape::ProcessTape,
 };
 use crate::{
@@ -36,7 +38,7 @@ use crate::{
     observation::{Ending, Observation},
     plan::{Kind, Moment, millis},
     runtime::{Bell, Queue, Slot},
-    store::{self, Command, Durability, StoreError},
+    store::{self, Command, StoreError},
 };
 
 /// JetStream's error where a subject holds a message already.
@@ -62,7 +64,8 @@ pub(super) struct Shared {
     pub(super) started: Time,
     pub(super) inputs: Rc<Queue<Input>>,
     pub(super) nats: Rc<NatsClient>,
-    mongo: Rc<MongoClient>,
+    pub(super) mongo: Rc<MongoClient>,
+    pub(super) store: StoreSocket,
     /// The ack wait that the process learnt at its start.
     pub(super) ack_wait: Duration,
     answer_timeout: Duration,
@@ -96,8 +99,9 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
         inputs: Rc::clone(&inputs),
         nats: Rc::clone(&nats),
         mongo: Rc::clone(&mongo),
+        store: StoreSocket::new(options.core().request_timeout),
         ack_wait,
-        answer_timeout: millis(options.answer_timeout_ms),
+        answer_timeout: options.core().request_timeout,
         allowance: Cell::new(0),
         allowed: Bell::default(),
         open_pulls: RefCell::new(Some(vec![])),
@@ -146,7 +150,7 @@ fn calendar_of(world: &World, processor: usize) -> WallTime {
 
 impl Shared {
     /// The core's time: since the process started.
-    fn time(&self) -> Time {
+    pub(super) fn time(&self) -> Time {
         Time::from_micros(self.world.clock.now().since(self.started).as_micros().try_into().unwrap_or(u64::MAX))
     }
 
@@ -168,7 +172,7 @@ impl Shared {
         }
     }
 
-    fn report(&self, effect: EffectId, report: Report) {
+    pub(super) fn report(&self, effect: EffectId, report: Report) {
         self.inputs.push(Input::Reported { effect, report });
     }
 
@@ -180,7 +184,7 @@ impl Shared {
         future::or(async { Some(answer.await) }, late).await
     }
 
-    pub(super) async fn store(&self, command: Command, sent: Option<Sent>) -> Result<store::Answer, StoreError> {
+    pub(super) async fn run(&self, command: Command, sent: Option<Sent>) -> Result<store::Answer, StoreError> {
         self.within(self.mongo.run(command, sent)).await.unwrap_or(Err(StoreError::TimedOut))
     }
 }
@@ -192,6 +196,14 @@ impl Shared {
         self.nats.ask(|answer| Frame::Get { answer, which: Which::Sequence(stream_sequence) })
     }
 
+    /// The bytes of a message of the stream; `None` where it holds none, or cannot be read.
+    pub(super) async fn payload(&self, stream_sequence: u64) -> Option<Payload> {
+        match self.within(self.original(stream_sequence).answer()).await {
+            Some(Message::Answer { answer: Answer::Message(message), .. }) => Some(Payload(message.payload.to_vec())),
+            Some(_) | None => None,
+        }
+    }
+
     /// Its own bytes, or what is known of the call where the stream no longer holds it.
     async fn copy(&self, original: Awaited, known: Option<&SessionEnded>) -> Result<Arc<[u8]>, Failure> {
         match self.within(original.answer()).await {
@@ -201,7 +213,7 @@ impl Shared {
             Some(_) => return Err(Failure { kind: FailureKind::Busy, detail: "the stream cannot be read".to_owned() }),
         }
         let known = known.ok_or_else(|| Failure {
-            kind: FailureKind::Rejected,
+            kind: FailureKind::Missing,
             detail: "the message is no longer in the stream".to_owned(),
         })?;
         Ok(serde_json::to_vec(known).expect("an end is JSON").into())
@@ -230,14 +242,23 @@ impl Shared {
         published(self.within(awaited.answer()).await)
     }
 
-    /// The place of the last message of a subject, which is why the stream refused another one.
-    async fn last_of(&self, subject: String) -> Result<Report, Failure> {
-        let awaited = self.nats.ask(|answer| Frame::Get { answer, which: Which::LastOf(subject.into()) });
-        match self.within(awaited.answer()).await {
-            Some(Message::Answer { answer: Answer::Message(message), .. }) => {
-                Ok(Report::Published { stream_sequence: message.sequence })
+    /// The message that is why the stream did not take another one, and what it announces.
+    async fn announced_before(&self, which: Which, ours: u64) -> Result<Report, Failure> {
+        let place = if let Which::Sequence(sequence) = &which { Some(*sequence) } else { None };
+        let awaited = self.nats.ask(|answer| Frame::Get { answer, which });
+        match (self.within(awaited.answer()).await, place) {
+            (Some(Message::Answer { answer: Answer::Message(message), .. }), _) => {
+                let announced = serde_json::from_slice::<Notification>(&message.payload);
+                let segments = announced.map_or(ours, |announced| announced.segments);
+                Ok(Report::Published { stream_sequence: message.sequence, segments })
             }
-            Some(_) | None => Err(Failure { kind: FailureKind::Busy, detail: "the stream cannot be read".to_owned() }),
+            // It was deleted since.
+            (Some(Message::Refused { error, .. }), Some(stream_sequence)) if error.err_code == NO_MESSAGE_FOUND => {
+                Ok(Report::Published { stream_sequence, segments: ours })
+            }
+            (Some(_) | None, _) => {
+                Err(Failure { kind: FailureKind::Busy, detail: "the stream cannot be read".to_owned() })
+            }
         }
     }
 }
@@ -246,7 +267,7 @@ fn expecting_the_stream(message_id: Option<String>) -> Headers {
     message_id.map_or_else(Headers::default, Headers::id).with("Nats-Expected-Stream", TRANSCRIPTION_STREAM)
 }
 
-type Sent = Rc<Slot<Result<store::Answer, StoreError>>>;
+pub(super) type Sent = Rc<Slot<Result<store::Answer, StoreError>>>;
 
 impl Driver {
     async fn run(mut self) {
@@ -300,7 +321,7 @@ impl Driver {
             }
             Input::Stale(stale) => world.saw(&Observation::StaleSummary { processor, key: &stale.session.key() }),
             Input::Woken => {}
-            Input::Drain => self.shared.stop_pulling(),
+            Input::Consumer(_) | Input::Drain | Input::DeliveriesStopped => {}
         }
         #[cfg(feature = "planted-bugs")]
         if let Input::Delivered(delivery) = &input
@@ -359,6 +380,11 @@ impl Driver {
                     }
                     world.pass(Point::Effect { processor, kind, moment: Moment::After });
                 }
+                Output::StopDeliveries => {
+                    shared.stop_pulling();
+                    shared.inputs.push(Input::DeliveriesStopped);
+                }
+                Output::Notice(_) => {}
                 Output::Wait(next) => {
                     let core = self.core.borrow();
                     let (jobs, bytes) = (core.in_flight(), core.bytes_in_flight());
@@ -376,9 +402,7 @@ impl Driver {
     }
 
     fn allow(&self) {
-        let room = u64::try_from(self.core.borrow().room()).unwrap_or(u64::MAX);
-        let counters = self.core.borrow().counters();
-        let allowance = counters.delivered + counters.overflowed + room;
+        let allowance = self.core.borrow().allowance();
         if self.shared.allowance.replace(allowance) != allowance {
             self.shared.allowed.put(());
         }
@@ -392,57 +416,32 @@ impl Driver {
         let processor = shared.processor;
         let world = Rc::clone(&shared.world);
         match effect {
-            Effect::Count { session_id } => {
-                let command = Command::Count { sessions: vec![session_id] };
-                let sent = shared.mongo.try_send(&command);
-                world.spawn_on(processor, async move {
-                    let report = match shared.store(command, sent).await {
-                        Ok(store::Answer::Counts(counts)) => {
-                            Report::Counted { segments: counts.first().copied().unwrap_or(0) }
-                        }
-                        other => failed(&other),
-                    };
-                    shared.report(id, report);
-                });
+            Effect::Count { session_id } => shared.store.ask(&shared, id, Request::Count { session_id }),
+            Effect::Load { session_id, after, limit, max_bytes, counted } => {
+                let load = Load { session_id, after, limit, max_bytes, counted };
+                shared.store.ask(&shared, id, Request::Load(load));
             }
-            Effect::Load { session_id, after, limit, counted: _ } => {
-                let command = Command::Load { session_id, after, limit };
-                let sent = shared.mongo.try_send(&command);
-                world.spawn_on(processor, async move {
-                    let report = match shared.store(command, sent).await {
-                        Ok(store::Answer::Page(page)) => Report::Loaded(page),
-                        other => failed(&other),
-                    };
-                    shared.report(id, report);
-                });
-            }
-            Effect::Save { summary } => {
-                let command = Command::Save { summary: Arc::clone(&summary), durability: Durability::Journal };
-                let sent = shared.mongo.try_send(&command);
-                world.spawn_on(processor, async move {
-                    let report = save(&shared, summary, command, sent).await;
-                    shared.report(id, report);
-                });
-            }
-            Effect::Mark { key, announcement, notified } => {
-                let command = Command::Mark { key, announcement, notified, durability: Durability::Journal };
-                let sent = shared.mongo.try_send(&command);
-                world.spawn_on(processor, async move {
-                    let report = match shared.store(command, sent).await {
-                        Ok(store::Answer::Marked) => Report::Marked,
-                        other => failed(&other),
-                    };
-                    shared.report(id, report);
-                });
+            Effect::Save { summary } => shared.store.ask(&shared, id, Request::Save { summary }),
+            Effect::Check { key } => shared.store.ask(&shared, id, Request::Check { key }),
+            Effect::Mark { key, announcement, segments, notified } => {
+                shared.store.ask(&shared, id, Request::Mark(Mark { key, announcement, segments, notified }));
             }
             Effect::Publish { key, announcement, notification } => {
                 let awaited = shared.nats.ask(|answer| self.publication(answer, &key, announcement, &notification));
                 world.spawn_on(processor, async move {
-                    let report = match shared.within(awaited.answer()).await {
+                    let which = match shared.within(awaited.answer()).await {
                         Some(Message::PublishRefused { error, .. }) if error.err_code == WRONG_LAST_SEQUENCE => {
-                            shared.last_of(announcement.subject(&key)).await
+                            Ok(Which::LastOf(announcement.subject(&key).into()))
                         }
-                        answer => published(answer).map(|stream_sequence| Report::Published { stream_sequence }),
+                        Some(Message::PubAck(ack)) if ack.duplicate => Ok(Which::Sequence(ack.sequence)),
+                        answer => Err(published(answer)),
+                    };
+                    let report = match which {
+                        Ok(which) => shared.announced_before(which, notification.segments).await,
+                        Err(published) => published.map(|stream_sequence| Report::Published {
+                            stream_sequence,
+                            segments: notification.segments,
+                        }),
                     };
                     shared.report(id, report.unwrap_or_else(Report::Failed));
                 });
@@ -514,22 +513,6 @@ impl Driver {
     }
 }
 
-/// The upsert, a second one where it lost a race, and then what is stored now: three commands, as in the real shell.
-async fn save(shared: &Shared, summary: Arc<Summary>, command: Command, sent: Option<Sent>) -> Report {
-    let key = summary.key.clone();
-    let mut saved = shared.store(command, sent).await;
-    if saved == Err(StoreError::DuplicateKey) {
-        saved = shared.store(Command::Save { summary, durability: Durability::Journal }, None).await;
-    }
-    if saved.is_err() {
-        return failed(&saved);
-    }
-    match shared.store(Command::Read { key }, None).await {
-        Ok(store::Answer::Stored(Some(stored))) => Report::Saved(stored),
-        Ok(_) | Err(_) => failure(FailureKind::Busy, "the summary could not be read back"),
-    }
-}
-
 /// The place in the stream of what was published.
 fn published(answer: Option<Message>) -> Result<u64, Failure> {
     let failure = |kind, detail: &str| Err(Failure { kind, detail: detail.to_owned() });
@@ -579,13 +562,6 @@ fn body(acknowledgement: Acknowledgement) -> AckBody {
         Acknowledgement::Ack => AckBody::Ack,
         Acknowledgement::Nak { delay, .. } => AckBody::Nak((!delay.is_zero()).then_some(delay)),
         Acknowledgement::Term { reason } => AckBody::Term(Some(reason.into())),
-    }
-}
-
-fn failed(answer: &Result<store::Answer, StoreError>) -> Report {
-    match answer {
-        Ok(_) => failure(FailureKind::Busy, "an answer of another kind"),
-        Err(error) => Report::Failed((*error).into()),
     }
 }
 

@@ -128,6 +128,10 @@ impl Tape {
             | Action::FailBefore(_)
             | Action::FailAfter(_)
             | Action::Race
+            | Action::FailMember(_)
+            | Action::FailConcern { .. }
+            | Action::Garble
+            | Action::FailWrites { .. }
             | Action::Slow { .. }
             | Action::LoseReport
             | Action::SetAckWait { .. }

@@ -13,6 +13,7 @@ use transcript_core::{
     contract::{CONSUMER, TRANSCRIPTION_STREAM},
 };
 
+use super::Broker;
 use crate::service::clock::Clock;
 
 /// A subscription that all processors share: each advisory goes to one of them.
@@ -41,13 +42,14 @@ impl Advisories {
     }
 
     /// Hands over what it hears until nobody takes it any more.
-    pub async fn run(mut self, clock: Clock, inputs: mpsc::UnboundedSender<Input>) {
+    pub async fn run(mut self, clock: Clock, broker: Broker, inputs: mpsc::UnboundedSender<Input>) {
         while let Some(message) = self.subscriber.next().await {
             let input = match serde_json::from_slice::<MaxDeliver>(&message.payload) {
                 Ok(MaxDeliver { stream_seq, deliveries }) => Input::Exhausted(Exhausted {
                     stream_sequence: stream_seq,
                     attempts: deliveries,
                     received_at: clock.wall(),
+                    payload: broker.payload(stream_seq).await,
                 }),
                 Err(error) => {
                     tracing::warn!(%error, "an advisory of JetStream cannot be read");

@@ -59,7 +59,7 @@ impl Requester {
         }
         let read = original.and_then(|payload| SessionEnded::parse(&payload).ok());
         let known = ended.cloned().or(read).ok_or_else(|| Failure {
-            kind: FailureKind::Rejected,
+            kind: FailureKind::Missing,
             detail: format!("message {stream_sequence} is no longer in the stream, or too large to be kept"),
         })?;
         serde_json::to_vec(&known)
@@ -73,11 +73,10 @@ impl Requester {
         if_there(stream.get_raw_message(stream_sequence).await).map_err(|error| unreadable(&error))
     }
 
-    /// The place of the last message of a subject.
-    pub(super) async fn last_of(&self, subject: &str) -> Result<u64, Failure> {
+    /// The last message of a subject.
+    pub(super) async fn last_of(&self, subject: &str) -> Result<StreamMessage, Failure> {
         let stream = self.stream().await?;
-        let last = stream.get_last_raw_message_by_subject(subject).await.map_err(|error| unreadable(&error))?;
-        Ok(last.sequence)
+        stream.get_last_raw_message_by_subject(subject).await.map_err(|error| unreadable(&error))
     }
 
     async fn stream(&self) -> Result<jetstream::stream::Stream<()>, Failure> {

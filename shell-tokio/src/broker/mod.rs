@@ -10,7 +10,7 @@ use std::{sync::Arc, time::Duration};
 use async_nats::{Client, Message, Request, RequestErrorKind};
 use tokio::sync::mpsc;
 use transcript_core::{
-    Acknowledgement, Failure, FailureKind, Input, Report,
+    Acknowledgement, Failure, FailureKind, Input, Payload, Report,
     contract::{Announcement, DeadLetter, Notification},
     event::SessionEnded,
     ids::{EffectId, Key},
@@ -27,6 +27,7 @@ const HEARTBEATS: usize = 1 << 16;
 pub struct Broker {
     requests: mpsc::UnboundedSender<Asked>,
     heartbeats: mpsc::Sender<Arc<str>>,
+    requester: Requester,
 }
 
 #[derive(Debug)]
@@ -54,13 +55,14 @@ impl Broker {
     ) -> Self {
         let (requests, mut waiting) = mpsc::unbounded_channel();
         let (heartbeats, beating) = mpsc::channel(HEARTBEATS);
-        let (requester, reports) = (Requester { client: client.clone(), answer_timeout, name }, reports.clone());
+        let requester = Requester { client: client.clone(), answer_timeout, name };
+        let (worker, reports) = (requester.clone(), reports.clone());
         // Every request is sent at once, the answers are taken as they come.
         tokio::spawn(pipelined(
             async move || waiting.recv().await,
             usize::MAX,
             move |asked: Asked| {
-                let (requester, reports) = (requester.clone(), reports.clone());
+                let (requester, reports) = (worker.clone(), reports.clone());
                 async move {
                     let report = requester.perform(asked.what).await.unwrap_or_else(Report::Failed);
                     // The driver loop is gone once the processor has drained; nobody needs the report then.
@@ -69,7 +71,7 @@ impl Broker {
             },
         ));
         tokio::spawn(heartbeats_worker(client.clone(), beating));
-        Self { requests, heartbeats }
+        Self { requests, heartbeats, requester }
     }
 
     /// Publishes a notification.
@@ -90,6 +92,12 @@ impl Broker {
     /// Acknowledges a delivery.
     pub fn acknowledge(&self, id: EffectId, reply: Arc<str>, acknowledgement: Acknowledgement) {
         self.send(id, What::Acknowledge { reply, acknowledgement });
+    }
+
+    /// The bytes of a message of the stream; `None` where it holds none, or they cannot be read.
+    pub async fn payload(&self, stream_sequence: u64) -> Option<Payload> {
+        let message = self.requester.message(stream_sequence).await.ok()??;
+        Some(Payload(message.payload.to_vec()))
     }
 
     /// Says that a delivery is still worked on.

@@ -71,25 +71,28 @@ impl Requester {
         }
         let payload = Bytes::from(payload);
         let mut published = self.publish(subject.clone(), headers.clone(), payload.clone()).await;
-        if let Ok(Stored { duplicate: true, sequence }) = published
-            && self.holds_segment(sequence).await?
-        {
-            headers.insert(NATS_MESSAGE_ID, announcement.other_message_id(key));
-            published = self.publish(subject.clone(), headers, payload).await;
+        let mut there = None;
+        if let Ok(Stored { duplicate: true, sequence }) = published {
+            there = self.message(sequence).await?;
+            // No notification but a segment: see `Announcement`.
+            if there.as_ref().is_some_and(|message| message.subject.as_str() == SEGMENT_SUBJECT) {
+                there = None;
+                headers.insert(NATS_MESSAGE_ID, announcement.other_message_id(key));
+                published = self.publish(subject.clone(), headers, payload).await;
+            }
         }
         let stream_sequence = match published {
             Ok(stored) => stored.sequence,
             Err(Refusal::Answered(error)) if error.error_code() == ErrorCode::STREAM_WRONG_LAST_SEQUENCE => {
-                self.last_of(&subject).await?
+                let last = self.last_of(&subject).await?;
+                there.insert(last).sequence
             }
             Err(refusal) => return Err(refusal.failure()),
         };
-        Ok(Report::Published { stream_sequence })
-    }
-
-    /// Whether the message that made this one a duplicate is no notification but a segment: see [`Announcement`].
-    async fn holds_segment(&self, sequence: u64) -> Result<bool, Failure> {
-        Ok(self.message(sequence).await?.is_some_and(|message| message.subject.as_str() == SEGMENT_SUBJECT))
+        // What a message that cannot be read announces is taken to be the same.
+        let announced = there.and_then(|message| serde_json::from_slice::<Notification>(&message.payload).ok());
+        let segments = announced.map_or(notification.segments, |announced| announced.segments);
+        Ok(Report::Published { stream_sequence, segments })
     }
 
     /// Publishes to the stream.

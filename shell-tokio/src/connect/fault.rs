@@ -9,16 +9,8 @@ use async_nats::{
     ConnectErrorKind,
     rustls::{self, CertificateError, InvalidMessage},
 };
-use mongodb::error::{ErrorKind, WriteFailure};
-
-/// Which server; it says by which option something is changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Server {
-    /// NATS.
-    Nats,
-    /// MongoDB.
-    Mongodb,
-}
+use mongodb::error::ErrorKind;
+use transcript_core::Server;
 
 /// What is wrong with a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -230,7 +222,9 @@ impl Fault {
         parts.iter().find(|(part, _)| text.contains(part)).map_or(Self::Other, |(_, fault)| *fault)
     }
 
-    pub(super) fn of_mongodb(error: &mongodb::error::Error) -> Self {
+    /// What is wrong with a connection to MongoDB; [`Fault::Other`] where it is nothing with the connection.
+    #[must_use]
+    pub fn of_mongodb(error: &mongodb::error::Error) -> Self {
         #[expect(clippy::wildcard_enum_match_arm, reason = "the driver's error kinds are open-ended")]
         match error.kind.as_ref() {
             ErrorKind::Authentication { .. } => Self::Login,
@@ -291,55 +285,6 @@ impl Fault {
     }
 }
 
-/// What an error of the MongoDB driver says, without a text of the server: its text repeats the command that it refuses,
-/// and so the words of a call.
-#[must_use]
-pub fn mongodb_error(error: &mongodb::error::Error) -> String {
-    #[expect(clippy::wildcard_enum_match_arm, reason = "the driver's error kinds are open-ended")]
-    match error.kind.as_ref() {
-        ErrorKind::Command(error) => code(error.code, &error.code_name),
-        ErrorKind::Write(WriteFailure::WriteError(error)) => {
-            code(error.code, error.code_name.as_deref().unwrap_or_default())
-        }
-        ErrorKind::Write(WriteFailure::WriteConcernError(error)) => code(error.code, &error.code_name),
-        ErrorKind::Authentication { .. }
-        | ErrorKind::DnsResolve { .. }
-        | ErrorKind::Io(_)
-        | ErrorKind::ServerSelection { .. } => {
-            format!("MongoDB: {}", Fault::of_mongodb(error).explain(Server::Mongodb))
-        }
-        ErrorKind::ConnectionPoolCleared { .. } => "MongoDB: the connection was lost".to_owned(),
-        ErrorKind::InvalidResponse { .. } | ErrorKind::BsonDeserialization(_) | ErrorKind::Bson(_) => {
-            "MongoDB's reply, or a document in it, cannot be read".to_owned()
-        }
-        ErrorKind::InvalidTlsConfig { .. } => {
-            "the certificates or the key that the connection string names cannot be used: see tlsCAFile and \
-             tlsCertificateKeyFile"
-                .to_owned()
-        }
-        ErrorKind::InvalidArgument { .. } => "the MongoDB driver refuses a setting of the connection string".to_owned(),
-        ErrorKind::IncompatibleServer { .. } => {
-            "the MongoDB server is too old for the driver of this program".to_owned()
-        }
-        _ => "the MongoDB driver failed".to_owned(),
-    }
-}
-
-/// A server's code with its name. The name is the server's, and so is taken only where it is one.
-fn code(code: i32, name: &str) -> String {
-    let is_name = !name.is_empty() && name.len() <= 64 && name.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    let name = if is_name { format!(" ({name})") } else { String::new() };
-    let advice = match code {
-        13 => ": the user may not do this: grant it the role readWrite on the database, and dbAdmin for setup",
-        18 => ": the login was refused",
-        50 | 262 => ": it took the server too long",
-        112 => ": another write was in its way",
-        121 => ": the collection's validator refuses the document",
-        _ => "",
-    };
-    format!("MongoDB error {code}{name}{advice}")
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -381,12 +326,5 @@ mod tests {
             let error = async_nats::ConnectError::from(io::Error::new(io::ErrorKind::InvalidData, error));
             assert_eq!((Fault::of_nats(&error), Fault::of_nats_text(&text)), (fault, fault), "{text}");
         }
-    }
-
-    #[test]
-    fn nothing_that_mongodb_says_is_passed_on() {
-        let said = code(13, "Unauthorized");
-        assert!(said.starts_with("MongoDB error 13 (Unauthorized): the user may not do this"), "{said}");
-        assert_eq!(code(9, "so much for that"), "MongoDB error 9");
     }
 }

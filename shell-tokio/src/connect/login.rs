@@ -4,15 +4,16 @@
 //! replaced on disk is used; everything else needs a new process. A server that goes on refusing the login for
 //! `--login-timeout` ends the process, so that its supervisor starts it with the new credentials and people are told.
 
-use std::{fmt, future, sync::Arc, time::Duration};
+use std::{future, sync::Arc, time::Duration};
 
 use thiserror::Error;
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until},
 };
+use transcript_core::Server;
 
-use super::{Fault, Server};
+use super::Fault;
 
 /// Which logins are refused, for all who connect and for the one who ends the process.
 #[derive(Debug, Clone)]
@@ -109,15 +110,6 @@ impl Refused {
         both.into_iter()
             .filter_map(|(server, refusal)| Some((server, refusal?)))
             .min_by_key(|(_, refusal)| refusal.since)
-    }
-}
-
-impl fmt::Display for Server {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Nats => "NATS",
-            Self::Mongodb => "MongoDB",
-        })
     }
 }
 

@@ -10,11 +10,12 @@ mod warnings;
 use std::io;
 
 use thiserror::Error;
+use transcript_core::Server;
 
 use crate::secret::{BadMongodbUri, BadNatsUrl, SecretFile};
 
 pub use self::{
-    fault::{Fault, Server, mongodb_error},
+    fault::Fault,
     login::{LoginRefused, Logins},
     mongodb::connect_mongodb,
     nats::connect_nats,

@@ -11,14 +11,18 @@ use mongodb::{
         cmap::{CmapEvent, ConnectionCheckoutFailedReason},
         sdam::SdamEvent,
     },
-    options::{Acknowledgment, ClientOptions, ServerAddress, WriteConcern},
+    options::{
+        Acknowledgment, ClientOptions, ReadConcern, ReadConcernLevel, ReadPreference, SelectionCriteria, ServerAddress,
+        WriteConcern,
+    },
 };
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
 };
+use transcript_core::Server;
 
-use super::{ConnectError, Fault, Logins, NAME, Server, warnings::Warnings};
+use super::{ConnectError, Fault, Logins, NAME, warnings::Warnings};
 use crate::cli::MongodbArgs;
 
 /// The driver's own defaults; they hold for as long as the process runs, and so must not grow with the time for the start.
@@ -41,6 +45,12 @@ pub async fn connect_mongodb(args: &MongodbArgs, within: Duration, logins: &Logi
     options.app_name.get_or_insert_with(|| NAME.to_owned());
     options.server_selection_timeout.get_or_insert(within.min(LONGEST_SELECTION));
     options.connect_timeout.get_or_insert(within.min(LONGEST_HANDSHAKE));
+    for (what, asked) in read_from_the_primary(&mut options) {
+        tracing::warn!(
+            "the connection string asks for {what} {asked}: it is not used, because a call is summarised from what the \
+             primary has and a majority keeps"
+        );
+    }
     options.write_concern = Some(WriteConcern::builder().w(Acknowledgment::Majority).journal(true).build());
     let hosts = options.hosts.clone();
     let watch = Watch::default();
@@ -73,6 +83,42 @@ async fn options(args: &MongodbArgs) -> Result<ClientOptions, ConnectError> {
         }
     }
     Ok(options)
+}
+
+/// Reads go to the primary and see what a majority has, whatever the connection string says: a member that lags would have
+/// fewer segments than were stored. Tells what it asked for instead.
+fn read_from_the_primary(options: &mut ClientOptions) -> Vec<(&'static str, String)> {
+    let primary = SelectionCriteria::ReadPreference(ReadPreference::Primary);
+    let asked = options.selection_criteria.replace(primary.clone()).filter(|asked| *asked != primary);
+    let level = options.read_concern.replace(ReadConcern::majority()).filter(|asked| *asked != ReadConcern::majority());
+    let asked = asked.map(|asked| ("readPreference", read_preference(&asked)));
+    let level = level.map(|asked| ("readConcernLevel", read_concern(&asked.level)));
+    asked.into_iter().chain(level).collect()
+}
+
+#[expect(clippy::wildcard_enum_match_arm, reason = "the driver's enum grows")]
+fn read_concern(level: &ReadConcernLevel) -> String {
+    match level {
+        ReadConcernLevel::Local => "local",
+        ReadConcernLevel::Linearizable => "linearizable",
+        ReadConcernLevel::Available => "available",
+        ReadConcernLevel::Snapshot => "snapshot",
+        _ => "of another kind",
+    }
+    .to_owned()
+}
+
+#[expect(clippy::wildcard_enum_match_arm, reason = "the driver's enum grows")]
+fn read_preference(asked: &SelectionCriteria) -> String {
+    match asked {
+        SelectionCriteria::ReadPreference(ReadPreference::Secondary { .. }) => "secondary",
+        SelectionCriteria::ReadPreference(ReadPreference::PrimaryPreferred { .. }) => "primaryPreferred",
+        SelectionCriteria::ReadPreference(ReadPreference::SecondaryPreferred { .. }) => "secondaryPreferred",
+        SelectionCriteria::ReadPreference(ReadPreference::Nearest { .. }) => "nearest",
+        // Nothing else can stand in a connection string.
+        _ => "another server",
+    }
+    .to_owned()
 }
 
 async fn first_answer(client: &Client, database: &str, watch: &Watch, within: Duration) -> Result<(), Fault> {

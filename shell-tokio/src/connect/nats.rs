@@ -11,8 +11,9 @@ use async_nats::{
     Client, ClientError, ConnectOptions, Event, ServerAddr, ServerError,
     rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
+use transcript_core::Server;
 
-use super::{ConnectError, Fault, Logins, NAME, Server, credentials::Credentials, warnings::Warnings};
+use super::{ConnectError, Fault, Logins, NAME, credentials::Credentials, warnings::Warnings};
 use crate::{cli::NatsArgs, secret::SecretFile};
 
 /// async-nats gives a connection up when it would send a third ping and the first two are unanswered, so a peer that is

@@ -21,8 +21,8 @@ use crate::{
     operate::setup::{self, SetupError},
     service::clock::Clock,
     service::driver::{Deliveries, Driver, Ended, RealServers, Signal},
+    service::mongodb::{Store, stale::Watch},
     service::record::{self, RecordError, Recording, Tape, Target},
-    store::{Store, stale::Watch},
 };
 
 /// How long after it was missed a consumer is made anew. nats-server removes the files of a deleted one a while after it
@@ -32,8 +32,6 @@ const MEND_AFTER: Duration = Duration::from_secs(1);
 const MEND_STREAM_AFTER: Duration = Duration::from_secs(2);
 /// How long the last bytes to NATS may take.
 const FLUSH: Duration = Duration::from_secs(1);
-/// How long a report may wait in the queue. Asking again after that costs a job nothing: it keeps its place in the queue.
-const REPORT_LOST: Duration = Duration::from_secs(60);
 
 /// Why the service did not start, or how it ended where it should not have.
 #[derive(Debug, Error)]
@@ -128,19 +126,21 @@ pub async fn drive(
     let (tape, recording) = record(&client, database, args, &name, clock).await?.unzip();
     let mut finders = JoinSet::new();
     // Before anything is pulled: it is a pull that makes JetStream notice.
-    finders.spawn(Advisories::subscribe(&client).await?.run(clock, reports.clone()));
+    let broker = Broker::start(&client, &reports, answer_timeout, Arc::clone(&name));
+    finders.spawn(Advisories::subscribe(&client).await?.run(clock, broker.clone(), reports.clone()));
     if args.announce.revise {
         let AnnounceSettings { revise_every, revise_within, .. } = args.announce;
         let watch = Watch::new(database, reports.clone(), answer_timeout, clock, revise_every, revise_within);
         finders.spawn(watch.run());
     }
     let servers = RealServers {
-        store: Store::start(database, &reports, answer_timeout),
-        broker: Broker::start(&client, &reports, answer_timeout, Arc::clone(&name)),
+        store: Store::start(database, &reports, clock, answer_timeout),
+        broker,
         deliveries: Some(Deliveries::start(
-            Puller::new(client.clone(), clock, reports, allowed, missing, args.stream.ack_wait),
+            Puller::new(client.clone(), clock, reports.clone(), allowed, missing, args.stream.ack_wait),
             finders,
         )),
+        inputs: reports,
     };
     tracing::info!(name = &*name, jobs = ?args.jobs, announce = ?args.announce, stream = ?args.stream, "ready");
     let ended = Driver { processor, servers, clock, inputs, allowance, tape }.run(signals).await;
@@ -278,11 +278,12 @@ pub fn core_settings(args: &RunArgs) -> Settings {
         nak_delay,
         retry_base,
         retry_cap,
-        // A worker reports everything that it was asked, but in the order of the queue: what takes longer than this was lost.
-        answer_timeout: answer_timeout * 4 + REPORT_LOST,
+        request_timeout: answer_timeout,
+        duplicate_window: args.stream.duplicate_window,
         grace,
         announce_once: args.announce.announce_once,
         revise: args.announce.revise,
         limits: Limits::default(),
+        ..Settings::default()
     }
 }

@@ -83,6 +83,7 @@ fn last_word(effect: &Effect) -> Option<&'static str> {
         Effect::Count { .. }
         | Effect::Load { .. }
         | Effect::Save { .. }
+        | Effect::Check { .. }
         | Effect::Publish { .. }
         | Effect::Mark { .. } => None,
         Effect::DeadLetter { .. } => Some("dead letter"),

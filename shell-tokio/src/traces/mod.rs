@@ -163,7 +163,14 @@ fn is_about(said: &Said, wanted: &Wanted) -> bool {
             SessionEnded::parse(&delivery.payload.0).is_ok_and(|ended| is(&ended.session))
         }
         Said::In(Input::Stale(stale)) => is(&stale.session),
-        Said::In(Input::Reported { .. } | Input::Exhausted(_) | Input::Woken | Input::Drain)
+        Said::In(
+            Input::Reported { .. }
+            | Input::Exhausted(_)
+            | Input::Consumer(_)
+            | Input::Woken
+            | Input::Drain
+            | Input::DeliveriesStopped,
+        )
         | Said::Out(_)
         | Said::LeftOut(_)
         | Said::Note(_) => false,

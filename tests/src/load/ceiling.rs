@@ -20,6 +20,7 @@ use mongodb::{
     bson::{Bson, RawArrayBuf, RawDocumentBuf, doc, rawdoc},
 };
 use tokio::sync::mpsc;
+use transcript_client::mongodb::{MOST_MEMBERS, Mark};
 use transcript_core::{
     Notified, WallTime,
     contract::{
@@ -30,7 +31,7 @@ use transcript_core::{
     ids::Session,
     summary::{Limits, Summarizer, Summary},
 };
-use transcript_processor::store::{BATCH, Mark, statement};
+use transcript_processor::service::mongodb::statement;
 
 use super::{LoadTestError, consumer_of_others, environment};
 
@@ -100,7 +101,7 @@ async fn batches(
     step: impl AsyncFn(Vec<End>) -> Result<Vec<End>, LoadTestError>,
 ) -> Result<(), LoadTestError> {
     let mut batch = vec![];
-    while waiting.recv_many(&mut batch, BATCH).await > 0 {
+    while waiting.recv_many(&mut batch, MOST_MEMBERS).await > 0 {
         for end in step(std::mem::take(&mut batch)).await? {
             done.send(end)?;
         }
@@ -181,7 +182,7 @@ impl Steps {
     }
 
     async fn save(&self, ends: Vec<End>) -> Result<Vec<End>, LoadTestError> {
-        let statement = |end: &End| statement::save(&summary(end)).map_err(|failure| failure.to_string());
+        let statement = |end: &End| statement::save(&summary(end)).map_err(|error| error.to_string());
         self.update(ends.iter().map(statement).collect::<Result<_, _>>()?).await?;
         let keys: Vec<Bson> = ends.iter().map(|end| Bson::from(end.session.key().as_str())).collect();
         let fields = doc! { "segments": 1, "complete": 1, "notified": 1, "revision": 1, "revised.revision": 1 };
@@ -206,7 +207,8 @@ impl Steps {
     async fn mark(&self, ends: Vec<End>) -> Result<Vec<End>, LoadTestError> {
         let mark = |end: &End| {
             let notified = Notified { stream_sequence: end.sequence, at: WallTime::from_millis(0) };
-            statement::mark(&Mark { key: end.session.key(), announcement: Announcement::Processed, notified })
+            let announcement = Announcement::Processed;
+            statement::mark(&Mark { key: end.session.key(), announcement, segments: u64::MAX, notified })
         };
         self.update(ends.iter().map(mark).collect()).await?;
         Ok(ends)

@@ -85,7 +85,7 @@ impl Shown {
                 }
                 Said::Out(Output::InProgress { .. }) => self.heartbeats += 1,
                 Said::Out(Output::Drained) => self.drained += 1,
-                Said::Out(Output::Wait(_)) | Said::LeftOut(_) => {}
+                Said::Out(Output::StopDeliveries | Output::Notice(_) | Output::Wait(_)) | Said::LeftOut(_) => {}
                 Said::Note(note) => self.noted(note),
             }
         }
@@ -99,7 +99,12 @@ impl Shown {
                 self.redriven += u64::from(delivery.redrive_of.is_some());
             }
             Input::Exhausted(_) => self.exhausted += 1,
-            Input::Reported { .. } | Input::Stale(_) | Input::Woken | Input::Drain => {}
+            Input::Reported { .. }
+            | Input::Stale(_)
+            | Input::Consumer(_)
+            | Input::Woken
+            | Input::Drain
+            | Input::DeliveriesStopped => {}
         }
     }
 
@@ -111,6 +116,7 @@ impl Shown {
             }
             Effect::Count { .. }
             | Effect::Load { .. }
+            | Effect::Check { .. }
             | Effect::Publish { .. }
             | Effect::Mark { .. }
             | Effect::DeadLetter { .. }
@@ -123,13 +129,13 @@ impl Shown {
         let effect = effect.unwrap_or("nothing");
         match report {
             Report::Counted { segments } => self.counts.push(*segments),
-            Report::Published { stream_sequence } => self.published.push(*stream_sequence),
+            Report::Published { stream_sequence, .. } => self.published.push(*stream_sequence),
             Report::Marked => self.marked += 1,
             Report::DeadLettered { .. } => self.dead_lettered += 1,
             Report::Republished { .. } => self.republished += 1,
             Report::Acknowledged => *self.acknowledged.entry(effect).or_default() += 1,
             Report::Failed(_) => *self.failed.entry(effect).or_default() += 1,
-            Report::Loaded(_) | Report::Saved(_) => {}
+            Report::Loaded(_) | Report::Saved(_) | Report::Checked(_) => {}
         }
     }
 
@@ -146,13 +152,14 @@ impl Shown {
 
 fn name(effect: &Effect) -> &'static str {
     match effect {
-        Effect::Count { .. } => "count",
-        Effect::Load { .. } => "load",
-        Effect::Save { .. } => "save",
-        Effect::Publish { .. } => "publish",
-        Effect::Mark { .. } => "mark",
-        Effect::DeadLetter { .. } => "dead letter",
-        Effect::Republish { .. } => "republish",
+        Effect::Count { .. }
+        | Effect::Load { .. }
+        | Effect::Save { .. }
+        | Effect::Check { .. }
+        | Effect::Publish { .. }
+        | Effect::Mark { .. }
+        | Effect::DeadLetter { .. }
+        | Effect::Republish { .. } => effect.kind().name(),
         Effect::Acknowledge { acknowledgement: Acknowledgement::Ack, .. } => "ack",
         Effect::Acknowledge { acknowledgement: Acknowledgement::Nak { .. }, .. } => "nak",
         Effect::Acknowledge { acknowledgement: Acknowledgement::Term { .. }, .. } => "term",

@@ -16,7 +16,7 @@ use super::{
     calls::{Calls, Mark},
     density::Density,
     finish,
-    model::{CallName, JobOf, Lane, Moment, Step, StepKind, Totals},
+    model::{CallName, JobOf, Lane, Moment, Step, StepKind, Totals, span},
     part::{DrawnPart, Job, Open},
     words,
 };
@@ -170,6 +170,20 @@ impl<'a> Reading<'a> {
                 let text = "is told to come to an end: it takes no more work".to_owned();
                 self.say_in_general(now, StepKind::Remark, "drains".to_owned(), text);
             }
+            (Input::DeliveriesStopped, _) => {
+                let now = self.now();
+                let text = "is handed nothing more".to_owned();
+                self.say_in_general(now, StepKind::Remark, "deliveries ended".to_owned(), text);
+            }
+            (Input::Consumer(consumer), _) => {
+                let now = self.now();
+                let text = format!(
+                    "learns that the consumer's ack wait is {} and that it delivers {} times at the most",
+                    span(consumer.ack_wait),
+                    consumer.max_deliver
+                );
+                self.say_in_general(now, StepKind::Remark, "consumer's settings".to_owned(), text);
+            }
             // A delivery that nobody took is delivered again; waking up is no step.
             (Input::Delivered(_) | Input::Exhausted(_) | Input::Stale(_), None) | (Input::Woken, _) => {}
         }
@@ -251,7 +265,7 @@ impl<'a> Reading<'a> {
         self.push(effect.job, open.step);
         let label = words::answered(report);
         self.say(effect.job, Saying { from: server, to: self.lane(), kind, label, text });
-        if let (Report::Published { stream_sequence }, Some((label, what))) = (report, open.announces) {
+        if let (Report::Published { stream_sequence, .. }, Some((label, what))) = (report, open.announces) {
             let name = self.call(effect.job);
             let news =
                 name.and_then(|name| self.calls.get(&name)).is_some_and(|kept| kept.is_announced(*stream_sequence));
@@ -310,7 +324,12 @@ impl<'a> Reading<'a> {
                 let text = "has come to an end: no job is under way".to_owned();
                 self.say_in_general(now, StepKind::Remark, "drained".to_owned(), text);
             }
-            Output::Wait(_) => {}
+            Output::StopDeliveries => {
+                let now = self.now();
+                let text = "asks for the end of the deliveries".to_owned();
+                self.say_in_general(now, StepKind::Remark, "no more deliveries".to_owned(), text);
+            }
+            Output::Notice(_) | Output::Wait(_) => {}
         }
     }
 

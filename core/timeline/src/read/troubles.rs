@@ -1,6 +1,6 @@
 //! What went wrong around the calls: freezes, outages, kills, and what the trace does not tell.
 
-use transcript_core::{FailureKind, Report, Time, ids::JobId};
+use transcript_core::{FailureKind, Report, Server, Time, ids::JobId};
 
 use super::Reading;
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
     model::{Lane, Moment, Step, StepKind, grouped, span},
     part::End,
 };
-use transcript_trace::{LeftOut, Note, Server};
+use transcript_trace::{LeftOut, Note};
 
 impl Reading<'_> {
     /// A wake-up that comes late by half the time between two heartbeats: longer than a busy machine's delays, and well
@@ -38,6 +38,7 @@ impl Reading<'_> {
             Report::Counted { .. }
             | Report::Loaded(_)
             | Report::Saved(_)
+            | Report::Checked(_)
             | Report::Published { .. }
             | Report::Marked
             | Report::DeadLettered { .. }

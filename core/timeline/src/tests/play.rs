@@ -6,8 +6,8 @@ use std::{
 };
 
 use transcript_core::{
-    Delivery, Effect, Failure, FailureKind, Input, Output, Page, Payload, Processor, Report, Settings, Stored, Time,
-    WallTime,
+    Delivery, Effect, Failure, FailureKind, Input, Output, Page, Payload, Processor, Report, Server, Settings, Stored,
+    Time, WallTime,
     ids::{EffectId, Key},
     summary::Segment,
 };
@@ -138,7 +138,11 @@ impl Play {
     pub(super) fn handle(&mut self, input: Input) -> &mut Self {
         let job = self.core.handle(self.now, input.clone());
         self.recorder.record(self.now, job, input).expect("a vector takes all");
-        while let output @ (Output::Perform { .. } | Output::InProgress { .. }) = self.core.poll_output() {
+        while let output @ (Output::Perform { .. }
+        | Output::InProgress { .. }
+        | Output::StopDeliveries
+        | Output::Notice(_)) = self.core.poll_output()
+        {
             if let Output::Perform { id, effect } = output
                 && let Some(report) = self.world.answer(&effect, self.now)
             {
@@ -172,7 +176,11 @@ impl Play {
     fn next(&mut self) -> Option<Time> {
         let wake_up = match self.core.poll_output() {
             Output::Wait(wake_up) => wake_up.map(|wake_up| wake_up.at),
-            Output::Perform { .. } | Output::InProgress { .. } | Output::Drained => None,
+            Output::Perform { .. }
+            | Output::InProgress { .. }
+            | Output::StopDeliveries
+            | Output::Notice(_)
+            | Output::Drained => None,
         };
         wake_up.into_iter().chain(self.answers.front().map(|(at, ..)| *at)).min()
     }
@@ -188,8 +196,7 @@ impl PlayWorld {
             let detail = "as the test wants".to_owned();
             return Some(Report::Failed(Failure { kind: FailureKind::Rejected, detail }));
         }
-        let is_stores =
-            matches!(effect, Effect::Count { .. } | Effect::Load { .. } | Effect::Save { .. } | Effect::Mark { .. });
+        let is_stores = effect.kind().server() == Server::Mongodb;
         if is_stores && self.store_away_until.is_some_and(|until| now < until) {
             let detail = "connection refused".to_owned();
             return Some(Report::Failed(Failure { kind: FailureKind::Unreachable, detail }));
@@ -204,7 +211,7 @@ impl PlayWorld {
             Effect::Count { .. } => Report::Counted { segments: self.segments },
             Effect::Load { .. } => {
                 let segments = (0..self.segments).map(|index| segment(index.cast_signed())).collect();
-                Report::Loaded(Page { segments, next: None })
+                Report::Loaded(Page { segments, ..Page::default() })
             }
             Effect::Save { summary } => {
                 let notified = self.stored.get(&summary.key).and_then(|stored| stored.notified);
@@ -213,7 +220,10 @@ impl PlayWorld {
                 self.stored.insert(summary.key.clone(), stored);
                 Report::Saved(stored)
             }
-            Effect::Publish { .. } => Report::Published { stream_sequence },
+            Effect::Check { key } => Report::Checked(self.stored.get(key).copied()),
+            Effect::Publish { notification, .. } => {
+                Report::Published { stream_sequence, segments: notification.segments }
+            }
             Effect::Mark { key, notified, .. } => {
                 if let Some(stored) = self.stored.get_mut(key) {
                     stored.notified = Some(*notified);

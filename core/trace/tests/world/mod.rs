@@ -9,8 +9,8 @@ use std::{
 };
 
 use transcript_core::{
-    Delivery, Effect, Failure, FailureKind, Input, Output, Page, Payload, Processor, Report, Settings, Stored, Time,
-    WallTime,
+    Delivery, Effect, Failure, FailureKind, Input, Output, Page, Payload, Processor, Report, Server, Settings, Stored,
+    Time, WallTime,
     ids::{JobId, Session},
     summary::{Segment, Summary, order},
 };
@@ -172,7 +172,8 @@ impl TracedWorld {
                         let report = self.perform(now, &effect);
                         self.later(now.after(Duration::from_millis(3)), Input::Reported { effect: id, report });
                     }
-                    Output::InProgress { .. } => {}
+                    Output::InProgress { .. } | Output::Notice(_) => {}
+                    Output::StopDeliveries => self.later(now, Input::DeliveriesStopped),
                     Output::Wait(wake_up) => break wake_up.map(|wake_up| wake_up.at),
                     Output::Drained => return,
                 }
@@ -189,8 +190,7 @@ impl TracedWorld {
     }
 
     fn perform(&mut self, now: Time, effect: &Effect) -> Report {
-        let is_stores =
-            matches!(effect, Effect::Count { .. } | Effect::Load { .. } | Effect::Save { .. } | Effect::Mark { .. });
+        let is_stores = effect.kind().server() == Server::Mongodb;
         if is_stores && self.store_away.is_some_and(|(from, until)| (from..until).contains(&now)) {
             return Report::Failed(Failure {
                 kind: FailureKind::Unreachable,
@@ -203,7 +203,10 @@ impl TracedWorld {
                 self.page(session_id, after.as_ref().map(|at| at.0.as_str()), *limit, now)
             }
             Effect::Save { summary } => self.save(summary),
-            Effect::Publish { .. } => Report::Published { stream_sequence: self.next() },
+            Effect::Check { key } => Report::Checked(self.stored.get(key.as_str()).copied()),
+            Effect::Publish { notification, .. } => {
+                Report::Published { stream_sequence: self.next(), segments: notification.segments }
+            }
             Effect::Mark { key, notified, .. } => {
                 if let Some(stored) = self.stored.get_mut(key.as_str()) {
                     stored.notified = Some(*notified);
@@ -221,7 +224,7 @@ impl TracedWorld {
         let all = self.segments(session, now);
         let until = (from + limit as usize).min(all.len());
         let next = (until < all.len()).then(|| transcript_core::Cursor(until.to_string()));
-        Report::Loaded(Page { segments: all[from..until].to_vec(), next })
+        Report::Loaded(Page { segments: all[from..until].to_vec(), next, ..Page::default() })
     }
 
     fn save(&mut self, summary: &Summary) -> Report {

@@ -7,12 +7,12 @@ use mongodb::{
     Database,
     bson::{Bson, RawDocument, RawDocumentBuf, doc},
 };
-use tokio::sync::mpsc;
+use transcript_client::mongodb::{CommandError, CommandKind};
 use transcript_core::{Failure, Stored, event::SessionEnded};
 
-use crate::store::{
-    Worker,
-    save::{number, stored},
+use crate::service::mongodb::{
+    reply::{number, stored},
+    socket::Socket,
     stale::session,
 };
 
@@ -24,7 +24,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(300);
 /// The summaries and the segments, for reading.
 #[derive(Debug, Clone)]
 pub struct Summaries {
-    worker: Worker,
+    socket: Socket,
 }
 
 /// What is stored of a session.
@@ -40,9 +40,7 @@ impl Summaries {
     /// Those of `database`.
     #[must_use]
     pub fn of(database: &Database) -> Self {
-        // What a worker reports, it reports of effects; there are none here.
-        let (reports, _) = mpsc::unbounded_channel();
-        Self { worker: Worker::new(database, reports, ANSWER_WITHIN) }
+        Self { socket: Socket::new(database, ANSWER_WITHIN) }
     }
 
     /// The summaries of these keys, by key.
@@ -57,12 +55,13 @@ impl Summaries {
             "revision": 1, "revised.revision": 1,
         };
         let found: Vec<RawDocumentBuf> = self
-            .worker
+            .socket
             .answer(async {
-                let summaries = self.worker.summaries();
+                let summaries = self.socket.summaries();
                 summaries.find(doc! { "_id": { "$in": keys } }).projection(fields).await?.try_collect().await
             })
-            .await?;
+            .await
+            .map_err(unread)?;
         Ok(found
             .iter()
             .filter_map(|document| Some((document.get_str("_id").ok()?.to_owned(), read(document))))
@@ -75,7 +74,7 @@ impl Summaries {
     ///
     /// MongoDB does not answer.
     pub async fn counts(&self, sessions: impl Iterator<Item = &str>) -> Result<BTreeMap<String, u64>, Failure> {
-        self.worker.counts(sessions).await
+        self.socket.counts(sessions).await.map_err(|error| error.failure(CommandKind::Count))
     }
 
     /// Hands the keys of all summaries without a mark to `each`; documents that are no summaries of ours are left out.
@@ -85,18 +84,22 @@ impl Summaries {
     /// MongoDB does not answer.
     pub async fn unmarked(&self, mut each: impl FnMut(&str)) -> Result<(), Failure> {
         let find = async {
-            let summaries = self.worker.summaries();
+            let summaries = self.socket.summaries();
             let fields = doc! { "conversationId": 1, "sessionId": 1 };
             summaries.find(doc! { "notified": { "$exists": false } }).projection(fields).await
         };
-        let mut cursor = self.worker.answer(find).await?;
-        while let Some(document) = self.worker.answer(cursor.try_next()).await? {
+        let mut cursor = self.socket.answer(find).await.map_err(unread)?;
+        while let Some(document) = self.socket.answer(cursor.try_next()).await.map_err(unread)? {
             if let Some(session) = session(&document) {
                 each(session.key().as_str());
             }
         }
         Ok(())
     }
+}
+
+fn unread(error: CommandError) -> Failure {
+    error.failure(CommandKind::ReadBack)
 }
 
 fn read(document: &RawDocument) -> Found {

@@ -58,7 +58,7 @@ pub async fn ensure_jetstream(js: &Context, settings: &StreamSettings) -> Result
     Ok(report)
 }
 
-/// The index by which [`Watch`](crate::store::stale::Watch) finds the summaries of the last while.
+/// The index by which [`Watch`](crate::service::mongodb::stale::Watch) finds the summaries of the last while.
 ///
 /// # Errors
 ///

@@ -7,16 +7,17 @@ use tokio::{
     task::{JoinHandle, JoinSet},
     time::sleep_until,
 };
+use transcript_client::mongodb::{Load, Mark, Request};
 use transcript_core::{
-    Acknowledgement, Effect, FailureKind, Input, Output, Processor, Report, WakeUp,
+    Acknowledgement, Done, Effect, EffectKind, FailureKind, Input, Notice, Output, Processor, Report, WakeUp,
     ids::{EffectId, Key},
 };
 
 use crate::{
     broker::{Broker, Puller},
     service::clock::Clock,
+    service::mongodb::Store,
     service::record::Tape,
-    store::{Load, Mark, Store},
 };
 
 /// The most inputs that are taken at once.
@@ -30,8 +31,8 @@ pub trait Servers {
     fn perform(&mut self, id: EffectId, effect: Effect);
     /// Says that a delivery is still worked on.
     fn in_progress(&mut self, reply: Arc<str>);
-    /// Takes no more messages. When it is done, what is given back afterwards cannot come back to this process.
-    fn stop_deliveries(&mut self) -> impl Future<Output = ()> + Send;
+    /// Begins to end the deliveries. [`Input::DeliveriesStopped`] comes behind the last of them.
+    fn stop_deliveries(&mut self);
 }
 
 /// The real servers.
@@ -43,6 +44,8 @@ pub struct RealServers {
     pub broker: Broker,
     /// The deliveries.
     pub deliveries: Option<Deliveries>,
+    /// Where what becomes of them is told.
+    pub inputs: mpsc::UnboundedSender<Input>,
 }
 
 /// Everything that brings new jobs, at work.
@@ -117,15 +120,7 @@ impl<S: Servers> Driver<S> {
             self.allow();
             tokio::select! {
                 Some(signal) = signals.recv() => match signal {
-                    Signal::Drain => {
-                        self.servers.stop_deliveries().await;
-                        // What came until then is taken before: a core that has drained takes nothing any more.
-                        while let Ok(input) = self.inputs.try_recv() {
-                            self.handle(input);
-                            self.carry_out();
-                        }
-                        self.handle(Input::Drain);
-                    }
+                    Signal::Drain => self.handle(Input::Drain),
                 },
                 taken = self.inputs.recv_many(&mut inputs, INPUTS) => {
                     debug_assert!(taken > 0, "the servers hold a sender");
@@ -143,7 +138,7 @@ impl<S: Servers> Driver<S> {
     }
 
     fn handle(&mut self, input: Input) {
-        log_input(&input);
+        self.log_input(&input);
         let now = self.clock.now();
         let Some(tape) = &mut self.tape else {
             self.processor.handle(now, input);
@@ -156,6 +151,48 @@ impl<S: Servers> Driver<S> {
         }
     }
 
+    fn log_input(&self, input: &Input) {
+        match input {
+            Input::Delivered(delivery) => tracing::debug!(
+                stream_sequence = delivery.stream_sequence,
+                attempt = delivery.attempt,
+                reply = &*delivery.reply,
+                "delivered"
+            ),
+            Input::Reported { effect, report: Report::Failed(failure) } => {
+                let kind = self.processor.kind_of(effect.job).map(EffectKind::name);
+                if failure.kind == FailureKind::Rejected {
+                    tracing::warn!(%effect, kind, "{failure}");
+                } else {
+                    tracing::debug!(%effect, kind, "{failure}");
+                }
+            }
+            Input::Reported { effect, report: report @ Report::DeadLettered { .. } } => {
+                tracing::warn!(%effect, "{report}");
+            }
+            Input::Reported { effect, report } => tracing::debug!(%effect, "{report}"),
+            Input::Exhausted(exhausted) => tracing::warn!(
+                stream_sequence = exhausted.stream_sequence,
+                attempts = exhausted.attempts,
+                "a message used up its deliveries"
+            ),
+            Input::Stale(stale) => {
+                tracing::info!(
+                    key = stale.session.key().as_str(),
+                    "the stored summary is stale, or not announced: the call is looked at again"
+                );
+            }
+            Input::Consumer(consumer) => tracing::info!(
+                ack_wait = ?consumer.ack_wait,
+                max_deliver = consumer.max_deliver,
+                "the consumer's settings, which count from now on"
+            ),
+            Input::Woken => {}
+            Input::Drain => tracing::info!("draining: no more messages are taken"),
+            Input::DeliveriesStopped => tracing::debug!("the deliveries have ended"),
+        }
+    }
+
     /// Carries out everything that the core has to say, and gives its wake-up; `None` once it has drained.
     fn carry_out(&mut self) -> Option<Option<WakeUp>> {
         loop {
@@ -165,6 +202,8 @@ impl<S: Servers> Driver<S> {
                     self.servers.perform(id, effect);
                 }
                 Output::InProgress { reply } => self.servers.in_progress(reply),
+                Output::StopDeliveries => self.servers.stop_deliveries(),
+                Output::Notice(notice) => log_notice(&notice),
                 Output::Wait(wake_up) => return Some(wake_up),
                 Output::Drained => return None,
             }
@@ -172,9 +211,7 @@ impl<S: Servers> Driver<S> {
     }
 
     fn allow(&self) {
-        let room = u64::try_from(self.processor.room()).unwrap_or(u64::MAX);
-        let counters = self.processor.counters();
-        let allowance = counters.delivered + counters.overflowed + room;
+        let allowance = self.processor.allowance();
         self.allowance.send_if_modified(|value| std::mem::replace(value, allowance) != allowance);
     }
 }
@@ -182,15 +219,19 @@ impl<S: Servers> Driver<S> {
 impl Servers for RealServers {
     fn perform(&mut self, id: EffectId, effect: Effect) {
         match effect {
-            Effect::Count { session_id } => self.store.count(id, session_id),
-            Effect::Load { session_id, after, limit, counted } => {
-                self.store.load(id, Load { session_id, after, limit, counted });
+            Effect::Count { session_id } => self.store.ask(id, Request::Count { session_id }),
+            Effect::Load { session_id, after, limit, max_bytes, counted } => {
+                let load = Load { session_id, after, limit, max_bytes, counted };
+                self.store.ask(id, Request::Load(load));
             }
-            Effect::Save { summary } => self.store.save(id, summary),
+            Effect::Save { summary } => self.store.ask(id, Request::Save { summary }),
             Effect::Publish { key, announcement, notification } => {
                 self.broker.publish(id, key, announcement, notification);
             }
-            Effect::Mark { key, announcement, notified } => self.store.mark(id, Mark { key, announcement, notified }),
+            Effect::Check { key } => self.store.ask(id, Request::Check { key }),
+            Effect::Mark { key, announcement, segments, notified } => {
+                self.store.ask(id, Request::Mark(Mark { key, announcement, segments, notified }));
+            }
             Effect::DeadLetter { dead_letter } => self.broker.dead_letter(id, dead_letter),
             Effect::Republish { stream_sequence, ended } => self.broker.republish(id, stream_sequence, ended),
             Effect::Acknowledge { reply, acknowledgement, .. } => self.broker.acknowledge(id, reply, acknowledgement),
@@ -201,10 +242,15 @@ impl Servers for RealServers {
         self.broker.in_progress(reply);
     }
 
-    async fn stop_deliveries(&mut self) {
-        if let Some(deliveries) = self.deliveries.take() {
-            deliveries.stop().await;
-        }
+    fn stop_deliveries(&mut self) {
+        let (deliveries, inputs) = (self.deliveries.take(), self.inputs.clone());
+        tokio::spawn(async move {
+            if let Some(deliveries) = deliveries {
+                deliveries.stop().await;
+            }
+            // A driver that has ended has nothing to be told.
+            drop(inputs.send(Input::DeliveriesStopped));
+        });
     }
 }
 
@@ -215,32 +261,18 @@ async fn until(clock: Clock, wake_up: Option<WakeUp>) {
     }
 }
 
-fn log_input(input: &Input) {
-    match input {
-        Input::Delivered(delivery) => tracing::debug!(
-            stream_sequence = delivery.stream_sequence,
-            attempt = delivery.attempt,
-            reply = &*delivery.reply,
-            "delivered"
-        ),
-        Input::Reported { effect, report: Report::Failed(failure) } if failure.kind == FailureKind::Rejected => {
-            tracing::warn!(%effect, "{failure}");
+fn log_notice(notice: &Notice) {
+    match notice {
+        Notice::Done(Done { job, key, stream_sequence, segments, published_segments, complete, attempts, took }) => {
+            let (seconds, key) = (took.as_secs_f64(), key.as_str());
+            tracing::info!(%job, key, stream_sequence, segments, published_segments, complete, attempts, seconds, "done");
         }
-        Input::Reported { effect, report: report @ Report::DeadLettered { .. } } => tracing::warn!(%effect, "{report}"),
-        Input::Reported { effect, report } => tracing::debug!(%effect, "{report}"),
-        Input::Exhausted(exhausted) => tracing::error!(
-            stream_sequence = exhausted.stream_sequence,
-            attempts = exhausted.attempts,
-            "a message used up its deliveries: it becomes a dead letter"
+        Notice::Failing { kind, failure } => tracing::warn!(
+            kind = kind.name(),
+            server = %kind.server(),
+            "fails: {failure}; it is tried again, and no call is given up while none of its kind succeeds"
         ),
-        Input::Stale(stale) => {
-            tracing::info!(
-                key = stale.session.key().as_str(),
-                "the stored summary is stale, or not announced: the call is looked at again"
-            );
-        }
-        Input::Woken => {}
-        Input::Drain => tracing::info!("draining: no more messages are taken"),
+        Notice::Works { kind } => tracing::info!(kind = kind.name(), server = %kind.server(), "works again"),
     }
 }
 
@@ -261,7 +293,7 @@ fn log_effect(id: EffectId, effect: &Effect) {
             }
         }
         Effect::Acknowledge { acknowledgement: Acknowledgement::Ack, key, .. } => {
-            tracing::info!(effect = %id, key = key.as_ref().map(Key::as_str), "done");
+            tracing::debug!(effect = %id, key = key.as_ref().map(Key::as_str), "acknowledged");
         }
         Effect::DeadLetter { dead_letter } => tracing::error!(
             effect = %id,
@@ -274,7 +306,11 @@ fn log_effect(id: EffectId, effect: &Effect) {
         Effect::Republish { stream_sequence, .. } => {
             tracing::info!(effect = %id, stream_sequence, "given back by publishing it again: a nak would cost an attempt");
         }
-        Effect::Count { .. } | Effect::Load { .. } | Effect::Save { .. } | Effect::Publish { .. } => {
+        Effect::Count { .. }
+        | Effect::Load { .. }
+        | Effect::Save { .. }
+        | Effect::Check { .. }
+        | Effect::Publish { .. } => {
             tracing::debug!(effect = %id, "{effect}");
         }
         Effect::Mark { key, announcement, .. } => {

@@ -139,7 +139,13 @@ fn weight(input: &Input) -> usize {
             })
             .sum(),
         Input::Reported { report: Report::Failed(failure), .. } => failure.detail.len(),
-        Input::Reported { .. } | Input::Exhausted(_) | Input::Stale(_) | Input::Woken | Input::Drain => 0,
+        Input::Exhausted(exhausted) => exhausted.payload.as_ref().map_or(0, |payload| payload.0.len()),
+        Input::Reported { .. }
+        | Input::Stale(_)
+        | Input::Consumer(_)
+        | Input::Woken
+        | Input::Drain
+        | Input::DeliveriesStopped => 0,
     };
     INPUT + more
 }

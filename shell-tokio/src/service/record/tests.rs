@@ -56,7 +56,7 @@ impl FastWorld {
                     Output::Perform { id, effect } => {
                         due.push_back(Input::Reported { effect: id, report: report(&effect) });
                     }
-                    Output::InProgress { .. } => {}
+                    Output::InProgress { .. } | Output::StopDeliveries | Output::Notice(_) => {}
                     Output::Wait(wake_up) => {
                         if let (true, Some(wake_up)) = (due.is_empty() && self.core.in_flight() > 0, wake_up) {
                             self.now = self.now.max(wake_up.at);
@@ -117,7 +117,7 @@ fn page(bytes: usize) -> Page {
         start_ms: None,
         end_ms: None,
     };
-    Page { segments: vec![segment(0), segment(1)], next: None }
+    Page { segments: vec![segment(0), segment(1)], ..Page::default() }
 }
 
 fn report(effect: &Effect) -> Report {
@@ -127,7 +127,10 @@ fn report(effect: &Effect) -> Report {
         Effect::Save { .. } => {
             Report::Saved(Stored { segments: 2, complete: true, notified: None, revision: 1, revised: None })
         }
-        Effect::Publish { .. } => Report::Published { stream_sequence: 1 },
+        Effect::Check { .. } => Report::Checked(None),
+        Effect::Publish { notification, .. } => {
+            Report::Published { stream_sequence: 1, segments: notification.segments }
+        }
         Effect::Mark { .. } => Report::Marked,
         Effect::DeadLetter { .. } => Report::DeadLettered { stream_sequence: 1 },
         Effect::Republish { .. } => Report::Republished { stream_sequence: 1 },

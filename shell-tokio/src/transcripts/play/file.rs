@@ -10,8 +10,7 @@ use transcript_core::{
 };
 
 use transcript_publishing::{PublishError, SegmentMessage};
-
-use crate::error_line::json_error;
+use transcript_trace::json_error;
 
 /// The sessions of one file, in the order in which they appear in it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -11,9 +11,10 @@ use tokio::{
     sync::mpsc,
     time::{MissedTickBehavior, interval},
 };
-use transcript_core::{Failure, Input, StaleSummary, WallTime, ids::Session};
+use transcript_client::mongodb::CommandError;
+use transcript_core::{Input, StaleSummary, WallTime, ids::Session};
 
-use super::{Worker, save};
+use super::{reply, socket::Socket};
 use crate::service::clock::Clock;
 
 /// The most sessions that are counted in one command.
@@ -22,7 +23,8 @@ const BATCH: usize = 1000;
 /// Looks again and again, and tells of every summary that is behind.
 #[derive(Debug)]
 pub struct Watch {
-    worker: Worker,
+    socket: Socket,
+    inputs: mpsc::UnboundedSender<Input>,
     clock: Clock,
     /// How often.
     every: Duration,
@@ -41,23 +43,23 @@ impl Watch {
         every: Duration,
         reach: Duration,
     ) -> Self {
-        let worker = Worker::new(database, inputs, answer_timeout);
-        Self { worker, clock, every, reach }
+        let socket = Socket::new(database, answer_timeout);
+        Self { socket, inputs, clock, every, reach }
     }
 
     /// Looks until nobody takes what it finds any more.
     pub async fn run(self) {
         let mut ticks = interval(self.every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        while !self.worker.reports.is_closed() {
+        while !self.inputs.is_closed() {
             ticks.tick().await;
-            if let Err(failure) = self.look().await {
-                tracing::warn!("cannot look for stale summaries: {failure}");
+            if let Err(error) = self.look().await {
+                tracing::warn!("cannot look for stale summaries: {error}");
             }
         }
     }
 
-    async fn look(&self) -> Result<(), Failure> {
+    async fn look(&self) -> Result<(), CommandError> {
         let now = self.clock.wall();
         let reach = i64::try_from(self.reach.as_millis()).unwrap_or(i64::MAX);
         let since = DateTime::from_millis(now.as_millis().saturating_sub(reach));
@@ -66,30 +68,26 @@ impl Watch {
             "revised.revision": 1,
         };
         let watched = doc! { "updatedAt": { "$gte": since }, "notified": { "$exists": true } };
-        let find = async { self.worker.summaries().find(watched).projection(fields).await };
-        let summaries = self.worker.answer(find).await?;
+        let find = async { self.socket.summaries().find(watched).projection(fields).await };
+        let summaries = self.socket.answer(find).await?;
         let mut batches = summaries.try_chunks(BATCH);
         loop {
-            let batch = self.worker.answer(async { batches.try_next().await.map_err(|error| error.1) }).await?;
+            let batch = self.socket.answer(async { batches.try_next().await.map_err(|error| error.1) }).await?;
             let Some(batch) = batch else { return Ok(()) };
             self.tell(&batch, now).await?;
         }
     }
 
-    async fn tell(&self, batch: &[RawDocumentBuf], now: WallTime) -> Result<(), Failure> {
-        let counts = self.worker.counts(batch.iter().filter_map(|summary| summary.get_str("sessionId").ok())).await?;
+    async fn tell(&self, batch: &[RawDocumentBuf], now: WallTime) -> Result<(), CommandError> {
+        let counts = self.socket.counts(batch.iter().filter_map(|summary| summary.get_str("sessionId").ok())).await?;
         for summary in batch {
             let Some(session) = session(summary) else { continue };
-            let stored = save::stored(summary);
+            let stored = reply::stored(summary);
             let segments = counts.get(&*session.session_id).copied().unwrap_or(0);
             if stored.is_stale_with(segments) || stored.unannounced_revision().is_some() {
-                let published_segments = save::number(summary.get("publishedSegments").ok().flatten());
+                let published_segments = reply::number(summary.get("publishedSegments").ok().flatten());
                 // The driver loop is gone once the processor has drained; another one will find it.
-                drop(self.worker.reports.send(Input::Stale(StaleSummary {
-                    session,
-                    published_segments,
-                    received_at: now,
-                })));
+                drop(self.inputs.send(Input::Stale(StaleSummary { session, published_segments, received_at: now })));
             }
         }
         Ok(())
