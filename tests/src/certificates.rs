@@ -21,6 +21,8 @@ pub struct Certificate {
     pub key: PathBuf,
     /// Both, as mongod wants them.
     pub both: PathBuf,
+    /// The certificate of the authority that signed it.
+    pub authority: PathBuf,
 }
 
 /// When a certificate is valid.
@@ -77,7 +79,12 @@ impl Authority {
         let signed = params.signed_by(&key, &self.issuer).expect("the authority signs");
         let name = format!("{host}-{valid:?}");
         let file = |ending: &str| self.directory.path().join(format!("{name}.{ending}"));
-        let files = Certificate { certificate: file("crt"), key: file("key"), both: file("pem") };
+        let files = Certificate {
+            certificate: file("crt"),
+            key: file("key"),
+            both: file("pem"),
+            authority: self.certificate(),
+        };
         fs::write(&files.certificate, signed.pem())?;
         fs::write(&files.key, key.serialize_pem())?;
         fs::write(&files.both, format!("{}{}", signed.pem(), key.serialize_pem()))?;

@@ -17,7 +17,7 @@ use transcript_tests::{
     certificates::{Authority, Valid},
     process_guard::Exit,
     processor::{Processor, ProcessorCommand},
-    servers::{Login, NatsOptions},
+    servers::{Login, Mongod, NatsOptions},
     wait::wait_until,
     world::{StoreOf, TestWorld},
 };
@@ -356,6 +356,39 @@ async fn what_is_wrong_with_mongodb_is_said_at_once() -> Outcome {
         assert_eq!(processor.wait(LONG).await?, Exit::Code(2));
         let logs = processor.logs();
         assert!(logs.contains(sentence), "{logs}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_with_tls_to_mongodb_is_said_at_once() -> Outcome {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let plain = TestWorld::start().await?;
+    let run = |address: SocketAddr, options: &str| {
+        plain.processor("run").environment("MONGODB_URI", format!("mongodb://{address}/?replicaSet=rs&{options}"))
+    };
+    let trusting = |authority: &Authority| format!("tls=true&tlsCAFile={}", authority.certificate().display());
+    for (host, trusted, sentence) in [
+        (LOCALHOST, &other, "signed by no authority that is trusted"),
+        ("elsewhere.example", &authority, "the server's certificate is for another name"),
+    ] {
+        let mongod = Mongod::with_tls(&authority.sign(host, Valid::Now)?).await?;
+        refused_at_once(run(mongod.process().address(), &trusting(trusted)), sentence).await?;
+    }
+    let missing = run(plain.mongod_address(), "tls=true&tlsCAFile=/no/such/file");
+    refused_at_once(missing, "a file that they name cannot be read").await?;
+
+    // Whether it is the wrong server, or will speak TLS once it is up, nobody knows: it is tried for as long as it may be.
+    let processor =
+        run(plain.mongod_address(), &trusting(&authority)).arguments(["--connect-timeout", "2s"]).start().await?;
+    assert_eq!(processor.wait(LONG).await?, Exit::Code(1));
+    let logs = processor.logs();
+    assert!(
+        logs.contains("error: cannot connect to MongoDB") && logs.contains("where it has none, it is left out"),
+        "{logs}"
+    );
+    for internal in INTERNALS {
+        assert!(!logs.contains(internal), "{internal:?} is in:\n{logs}");
     }
     Ok(())
 }

@@ -183,8 +183,13 @@ async fn no_word_and_no_secret_is_anywhere() -> Outcome {
     logged(&run, "nauthorized").await?;
     let file = directory.path().join("bad.ndjson");
     fs::write(&file, format!(r#"{{"conversationId":"c","sessionId":"s","index":"{}","text":"x"}}"#, WORDS[2]))?;
+    let good = directory.path().join("good.ndjson");
+    let segment =
+        serde_json::json!({"conversationId": "c", "sessionId": "s", "index": 0, "speaker": SPEAKER, "text": WORDS[0]});
+    fs::write(&good, segment.to_string())?;
     for (name, arguments) in [
         ("setup", vec![]),
+        ("play", vec![good.to_str().unwrap_or_default()]),
         ("audit", vec![]),
         ("audit", vec!["--repair", "--json"]),
         ("dead-letters", vec!["list", "--json"]),

@@ -20,6 +20,7 @@ use super::{
     Program, READY_WITHIN, ServerError,
     process::{Place, ServerProcess},
 };
+use crate::certificates::Certificate;
 use crate::wait::{NotReached, wait_until};
 
 /// How long dropping a database may take before it is left to the end of the server.
@@ -74,6 +75,21 @@ impl Mongod {
         Self::start(MongodKind::Authorized).await
     }
 
+    /// A replica set of one that speaks TLS with this certificate, and, with whoever does not want it, none.
+    ///
+    /// # Errors
+    ///
+    /// See [`Self::replica_set`].
+    pub async fn with_tls(certificate: &Certificate) -> Result<Self, ServerError> {
+        let tls = ["--tlsMode", "preferTLS", "--tlsAllowConnectionsWithoutCertificates", "--tlsCertificateKeyFile"];
+        let mut arguments: Vec<OsString> = tls.map(Into::into).into();
+        arguments.push(certificate.both.clone().into());
+        // mongod wants an authority, or to be told that it does not check clients.
+        arguments.push("--tlsCAFile".into());
+        arguments.push(certificate.authority.clone().into());
+        Self::start_with(MongodKind::ReplicaSet, arguments).await
+    }
+
     /// The replica set that all tests of this process share; it ends with the process.
     ///
     /// # Errors
@@ -85,8 +101,18 @@ impl Mongod {
     }
 
     async fn start(kind: MongodKind) -> Result<Self, ServerError> {
+        Self::start_with(kind, vec![]).await
+    }
+
+    async fn start_with(kind: MongodKind, more: Vec<OsString>) -> Result<Self, ServerError> {
+        let more = &more;
         ServerProcess::on_a_free_port(Program::Mongod, |port| async move {
-            let process = ServerProcess::start(Program::Mongod, port, |place| prepare(place, kind)).await?;
+            let process = ServerProcess::start(Program::Mongod, port, |place| {
+                let mut arguments = prepare(place, kind)?;
+                arguments.extend(more.iter().cloned());
+                Ok(arguments)
+            })
+            .await?;
             let server = Self { process, kind };
             server.ready().await?;
             Ok(server)
