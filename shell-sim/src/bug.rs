@@ -53,6 +53,14 @@ pub enum Bug {
     MarkIgnored,
     /// The retry timeout ends also while a server serves nobody.
     GivesUpInOutages,
+    /// A pull request of whose end the server says nothing is kept for ever.
+    SilentPullKept,
+    /// Pull requests are kept when the connection is made anew.
+    PullsKeptOverReconnect,
+    /// Any duplicate counts as the notification.
+    DuplicateCountsAsPublished,
+    /// A process that stands still goes on pulling.
+    StandstillPulls,
     /// One write that is refused fails every other one of its command.
     RefusedMemberFailsBatch,
     /// Writes that are answered with a `writeConcernError` count as done.
@@ -61,7 +69,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 27] = [
         Self::InsertInsteadOfUpsert,
         Self::NoMessageId,
         Self::WindowOfTwoMinutes,
@@ -85,6 +93,10 @@ impl Bug {
         Self::GivesUpInOutages,
         Self::RefusedMemberFailsBatch,
         Self::WriteConcernErrorIgnored,
+        Self::SilentPullKept,
+        Self::PullsKeptOverReconnect,
+        Self::DuplicateCountsAsPublished,
+        Self::StandstillPulls,
     ];
 
     /// Whether bugs are compiled in.
@@ -119,7 +131,11 @@ impl Bug {
             | Self::ClientBuffer
             | Self::StalePage
             | Self::RefusedMemberFailsBatch
-            | Self::WriteConcernErrorIgnored => None,
+            | Self::WriteConcernErrorIgnored
+            | Self::SilentPullKept
+            | Self::PullsKeptOverReconnect
+            | Self::DuplicateCountsAsPublished
+            | Self::StandstillPulls => None,
         }
     }
 }
@@ -150,6 +166,10 @@ impl fmt::Display for Bug {
             Self::GivesUpInOutages => "gives up in outages",
             Self::RefusedMemberFailsBatch => "one refused member fails its batch",
             Self::WriteConcernErrorIgnored => "writeConcernError counts as success",
+            Self::SilentPullKept => "silent pull kept",
+            Self::PullsKeptOverReconnect => "pulls kept over a reconnect",
+            Self::DuplicateCountsAsPublished => "any duplicate counts as published",
+            Self::StandstillPulls => "pulls while it stands still",
         })
     }
 }

@@ -148,8 +148,13 @@ fn one_call(rng: &mut Rng, number: usize, span_ms: u64) -> Call {
     let announced = u64::try_from(stored).unwrap_or(0) + if rng.chance(20) { rng.between(1, 3) } else { 0 };
     let end = End { at_ms: ends_at, payload: EndPayload::Announces(announced) };
     let mut ends = vec![end.clone()];
+    // Told by its time, so that nothing else is drawn otherwise.
+    let claims = ends_at % 16 == 5;
     if rng.chance(25) {
         ends.push(End { at_ms: ends_at + rng.pick(&[0, 1, 1_000, 4_000, 15_000]), ..end });
+    }
+    if let ([end], true) = (ends.as_mut_slice(), claims) {
+        end.payload = EndPayload::Claims(announced);
     }
     if rng.chance(8) {
         ends.push(End { at_ms: ends_at, payload: EndPayload::Malformed(rng.pick(&MALFORMED).to_owned()) });

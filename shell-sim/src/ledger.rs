@@ -304,6 +304,7 @@ impl Ledger {
             Observation::NotificationStored { announcement: Announcement::Revised { .. }, .. } => self.revisions += 1,
             Observation::Marked { announcement: Announcement::Revised { .. }, .. }
             | Observation::StaleSummary { .. }
+            | Observation::ConsumerLearnt { .. }
             | Observation::Thawed { .. }
             | Observation::Arrived { .. }
             | Observation::Delivered { .. }
@@ -318,7 +319,7 @@ impl Ledger {
     fn end_stored(&mut self, now: Time, call: usize, end: usize, sequence: u64, origin: Origin) {
         let call = self.plan.calls.get(call).expect("the plan's call");
         let (key, announced) = match &call.ends.get(end).expect("the plan's end").payload {
-            EndPayload::Announces(count) => (Some(call.ids().key()), *count),
+            EndPayload::Announces(count) | EndPayload::Claims(count) => (Some(call.ids().key()), *count),
             EndPayload::Malformed(_) => (None, 0),
         };
         self.enter_end(now, sequence, key, announced, origin);

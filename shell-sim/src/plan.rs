@@ -172,6 +172,8 @@ pub struct End {
 pub enum EndPayload {
     /// The contract's payload with so many segments announced.
     Announces(u64),
+    /// The same, published under the message id that the call's notification will have.
+    Claims(u64),
     /// These bytes, which no processor can take.
     Malformed(String),
 }

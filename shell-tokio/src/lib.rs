@@ -9,8 +9,6 @@
 //! | [`broker`] | NATS JetStream, as the service uses it |
 //! | [`cli`], [`connect`], [`logging`], [`secret`] | settings, connections, logs, passwords |
 
-mod batch;
-pub mod broker;
 pub mod cli;
 pub mod connect;
 pub mod error_line;

@@ -2,29 +2,36 @@
 
 use std::{
     error::Error,
-    io::{self, IsTerminal, Write},
+    io::{self, IsTerminal, Read, Write},
+    path::Path,
     process::ExitCode,
     time::Duration,
 };
 
-use async_nats::{Client, jetstream};
+use async_nats::jetstream;
 use mongodb::Database;
 use tokio::sync::mpsc;
+use transcript_core::event::SessionEnded;
 use transcript_processor::{
-    cli::{AuditArgs, Cli, Command, DeadLettersCommand, ShowArgs, StreamSettings, Which},
-    connect::{Logins, connect_mongodb, connect_nats},
+    cli::{AuditArgs, Cli, Command, DeadLettersCommand, NatsArgs, SetupArgs, ShowArgs, Which},
+    connect::{Logins, NatsConnection, connect_mongodb, connect_nats},
     error_line::error_line,
     logging,
-    operate::audit::{self, Options, Progress, Remedy, SESSIONS_A_PASS},
+    operate::audit::{self, Incomplete, Options, Progress, Remedy, SESSIONS_A_PASS},
     operate::dead_letters::{self, Outcome, Whole},
-    operate::setup,
+    operate::setup::{
+        self, Api, Pause, Request,
+        permissions::{Permissions, Refusals},
+    },
     service::clock::Clock,
     service::driver::Signal,
-    service::run,
+    service::run::{self, Ends},
     service::signals::{self, First},
     traces,
+    transcripts::convert,
     transcripts::play,
     transcripts::show,
+    transcripts::source::{self, Transcript},
 };
 
 /// Reading segments and writing updates is many small allocations on all threads at once.
@@ -73,20 +80,32 @@ fn start(cli: &Cli) -> Result<Finding, Box<dyn Error>> {
     if let Some(done) = read_traces(&cli.command) {
         return done;
     }
+    // Files are read before a server is asked: what is wrong with one of them changes nothing anywhere.
+    let transcripts = match read_transcripts(&cli.command)? {
+        Transcripts::ToPlay(transcripts) => transcripts,
+        Transcripts::Converted => return Ok(Finding::Good),
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let done = runtime.block_on(command(cli, &mut signals));
+    let done = runtime.block_on(command(cli, &transcripts, &mut signals));
     // The process ends here. Tasks of the MongoDB driver that still wait for a server would panic if the runtime ended first.
     std::mem::forget(runtime);
     done
 }
 
-async fn command(cli: &Cli, signals: &mut mpsc::UnboundedReceiver<Signal>) -> Result<Finding, Box<dyn Error>> {
+async fn command(
+    cli: &Cli,
+    transcripts: &[Transcript],
+    signals: &mut mpsc::UnboundedReceiver<Signal>,
+) -> Result<Finding, Box<dyn Error>> {
+    let refusals = Refusals::default();
     let logins = Logins::new(cli.login_timeout);
     let nats = async {
         match &cli.command {
-            Command::Show(_) | Command::Replay(_) | Command::Trace(_) | Command::Timeline(_) => Ok(None),
+            Command::Show(_) | Command::Convert(_) | Command::Replay(_) | Command::Trace(_) | Command::Timeline(_) => {
+                Ok(None)
+            }
             Command::Run(_) | Command::Setup(_) | Command::Play(_) | Command::DeadLetters(_) | Command::Audit(_) => {
-                connect_nats(&cli.nats, cli.connect_timeout, &logins).await.map(Some)
+                connect_nats(&cli.nats, cli.connect_timeout, &refusals, &logins).await.map(Some)
             }
         }
     };
@@ -100,7 +119,10 @@ async fn command(cli: &Cli, signals: &mut mpsc::UnboundedReceiver<Signal>) -> Re
     };
     let mongodb = mongodb?;
     let done = match nats {
-        Ok(nats) => perform(cli, nats, &mongodb.database(&cli.mongodb.database), &logins, signals).await,
+        Ok(nats) => {
+            let ends = Ends { logins: &logins, signals };
+            perform(cli, nats, &refusals, &mongodb.database(&cli.mongodb.database), transcripts, ends).await
+        }
         Err(error) => Err(error.into()),
     };
     // A server that does not answer keeps the driver's tasks, and must not keep the process.
@@ -112,10 +134,11 @@ async fn command(cli: &Cli, signals: &mut mpsc::UnboundedReceiver<Signal>) -> Re
 
 async fn perform(
     cli: &Cli,
-    nats: Option<Client>,
+    nats: Option<NatsConnection>,
+    refusals: &Refusals,
     database: &Database,
-    logins: &Logins,
-    signals: &mut mpsc::UnboundedReceiver<Signal>,
+    transcripts: &[Transcript],
+    ends: Ends<'_>,
 ) -> Result<Finding, Box<dyn Error>> {
     let Some(nats) = nats else {
         if let Command::Show(args) = &cli.command {
@@ -123,18 +146,24 @@ async fn perform(
         }
         return Ok(Finding::Good);
     };
-    let js = jetstream::new(nats.clone());
+    let (js, api) = jetstream_of(&cli.nats, &nats.client);
     match &cli.command {
-        Command::Run(args) => run::run(nats, database.clone(), args, logins, signals).await?,
-        Command::Setup(settings) => set_up(&js, database, settings).await?,
+        Command::Run(args) => {
+            let permissions = Permissions { refusals, api_prefix: cli.nats.js_api_prefix() };
+            run::run(nats, js, api, permissions, database.clone(), args, ends).await?;
+        }
+        Command::Setup(args) => {
+            let permissions = Permissions { refusals, api_prefix: cli.nats.js_api_prefix() };
+            set_up(&js, database, args, api, &permissions).await?;
+        }
         Command::Play(args) => {
             let print = |played: &play::PlayedSession| writeln!(io::stdout().lock(), "{played}");
-            play::play(&js, database, args, print).await?;
+            play::play(&js, database, args, transcripts, print).await?;
         }
         Command::Show(args) => show_summary(database, args).await?,
         Command::DeadLetters(args) => return dead_letters(&js, database, &args.command).await,
         Command::Audit(args) => return audit(&js, database, args).await,
-        Command::Replay(_) | Command::Trace(_) | Command::Timeline(_) => {}
+        Command::Convert(_) | Command::Replay(_) | Command::Trace(_) | Command::Timeline(_) => {}
     }
     Ok(Finding::Good)
 }
@@ -149,6 +178,7 @@ fn read_traces(command: &Command) -> Option<Result<Finding, Box<dyn Error>>> {
         Command::Run(_)
         | Command::Setup(_)
         | Command::Play(_)
+        | Command::Convert(_)
         | Command::Show(_)
         | Command::DeadLetters(_)
         | Command::Audit(_) => return None,
@@ -162,11 +192,68 @@ fn read_traces(command: &Command) -> Option<Result<Finding, Box<dyn Error>>> {
     }))
 }
 
-async fn set_up(js: &jetstream::Context, database: &Database, settings: &StreamSettings) -> Result<(), Box<dyn Error>> {
-    let report = setup::ensure(js, database, settings).await?;
+enum Transcripts {
+    /// Of `play`; none of another command.
+    ToPlay(Vec<Transcript>),
+    /// `convert` has printed them.
+    Converted,
+}
+
+/// Reads the files of `play`, and does `convert`.
+fn read_transcripts(command: &Command) -> Result<Transcripts, Box<dyn Error>> {
+    let warn = |warning: &str| logging::report(&format!("warning: {warning}"));
+    match command {
+        Command::Play(args) => {
+            let transcripts = source::read_all(&args.source, args.cues.into(), &warn)?;
+            play::check(&transcripts, args)?;
+            Ok(Transcripts::ToPlay(transcripts))
+        }
+        Command::Convert(args) => {
+            let transcripts = source::read_all(&args.source, args.cues.into(), &warn)?;
+            let pages = transcripts.iter().map(convert::lines).collect::<Result<Vec<_>, _>>()?;
+            let mut out = io::stdout().lock();
+            pages.iter().try_for_each(|page| out.write_all(page.as_bytes()))?;
+            out.flush()?;
+            Ok(Transcripts::Converted)
+        }
+        Command::Run(_)
+        | Command::Setup(_)
+        | Command::Show(_)
+        | Command::DeadLetters(_)
+        | Command::Audit(_)
+        | Command::Replay(_)
+        | Command::Trace(_)
+        | Command::Timeline(_) => Ok(Transcripts::ToPlay(Vec::new())),
+    }
+}
+
+/// The JetStream that is meant.
+fn jetstream_of(args: &NatsArgs, client: &async_nats::Client) -> (jetstream::Context, Api) {
+    match (&args.js_domain, &args.js_api_prefix) {
+        (Some(domain), _) => (jetstream::with_domain(client.clone(), domain), Api::Named),
+        (None, Some(prefix)) => (jetstream::with_prefix(client.clone(), prefix), Api::Named),
+        (None, None) => (jetstream::new(client.clone()), Api::Nearest),
+    }
+}
+
+async fn set_up(
+    js: &jetstream::Context,
+    database: &Database,
+    args: &SetupArgs,
+    api: Api,
+    permissions: &Permissions<'_>,
+) -> Result<(), Box<dyn Error>> {
+    let lacking = permissions.check_setup(&js.client()).await?;
+    let pause = if args.resume { Pause::End } else { Pause::Keep };
+    let request = Request { settings: args.stream.clone(), api, pause, ..Request::default() };
+    let mut report = setup::ensure(js, database, &request).await?;
+    report.warnings.extend(lacking);
     let mut out = io::stdout().lock();
     for change in &report.changes {
         writeln!(out, "{change}")?;
+    }
+    for kept in &report.kept {
+        writeln!(out, "{kept}")?;
     }
     if report.changes.is_empty() {
         writeln!(out, "nothing to change")?;
@@ -207,9 +294,10 @@ async fn dead_letters(
             print(&if *json { whole()? } else { dead_letters::render(&dead_letter, &payload) })?;
             return Ok(Finding::Good);
         }
-        DeadLettersCommand::Redrive { sequences, all, json } => {
+        DeadLettersCommand::Redrive { sequences, all, payload, json } => {
             let which = if *all { Which::AllOpen } else { Which::These(sequences.clone()) };
-            (dead_letters::redrive(js, database, &which).await?, *json)
+            let corrected = payload.as_deref().map(read_end).transpose()?;
+            (dead_letters::redrive(js, database, &which, corrected.as_ref()).await?, *json)
         }
         DeadLettersCommand::Discard { sequences, json } => (dead_letters::discard(js, sequences).await?, *json),
     };
@@ -222,6 +310,19 @@ async fn dead_letters(
     Ok(if outcomes.iter().all(|outcome| outcome.done.is_success()) { Finding::Good } else { Finding::Bad })
 }
 
+/// The end of a call that a file holds; `-` is stdin.
+fn read_end(path: &Path) -> Result<SessionEnded, Box<dyn Error>> {
+    let name = path.display();
+    let bytes = if path.as_os_str() == "-" {
+        let mut bytes = vec![];
+        io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
+    } else {
+        std::fs::read(path)
+    };
+    let bytes = bytes.map_err(|error| format!("cannot read --payload {name}: {error}"))?;
+    SessionEnded::parse(&bytes).map_err(|error| format!("--payload {name} is no end of a call: {error}").into())
+}
+
 async fn audit(js: &jetstream::Context, database: &Database, args: &AuditArgs) -> Result<Finding, Box<dyn Error>> {
     let now = Clock::start().wall();
     let since = args.since.map(|since| since.moment(now));
@@ -229,12 +330,13 @@ async fn audit(js: &jetstream::Context, database: &Database, args: &AuditArgs) -
         return Err("--since names a moment that is not past".into());
     }
     let remedy = if args.repair { Remedy::Repair } else { Remedy::Tell };
-    let options = Options { since, remedy, sessions_a_pass: SESSIONS_A_PASS };
+    let incomplete = if args.incomplete { Incomplete::All } else { Incomplete::Some };
+    let options = Options { since, remedy, sessions_a_pass: SESSIONS_A_PASS, incomplete };
     let progress = if args.json { Progress::hidden() } else { Progress::on_stderr() };
     let audited = audit::audit(js, database, options, &progress).await;
     progress.end();
     let audit = audited?;
-    print(&if args.json { show::json(&audit)? } else { audit::render(&audit) })?;
+    print(&if args.json { show::json(&audit)? } else { audit::render(&audit, incomplete) })?;
     Ok(if audit.one_to_one { Finding::Good } else { Finding::Bad })
 }
 

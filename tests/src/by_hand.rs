@@ -3,6 +3,10 @@
 use async_nats::{HeaderMap, header::NATS_MESSAGE_ID, jetstream::consumer::PullConsumer};
 use futures::{StreamExt, TryStreamExt};
 use mongodb::bson::{DateTime, Document, doc};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    net::TcpStream,
+};
 use transcript_core::{
     WallTime,
     contract::{
@@ -22,8 +26,10 @@ pub type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 pub enum Mark {
     /// It does not.
     Missing,
-    /// It does.
+    /// It does, and does not say by which message.
     There,
+    /// It names the message at this place of the stream.
+    At(i64),
 }
 
 /// Publishes with headers and gives the place in the stream.
@@ -34,6 +40,33 @@ pub enum Mark {
 pub async fn publish(world: &TestWorld, subject: &str, headers: HeaderMap, payload: Vec<u8>) -> Outcome<u64> {
     let stored = world.jetstream.publish_with_headers(subject.to_owned(), headers, payload.into()).await?;
     Ok(stored.await?.sequence)
+}
+
+/// Publishes a message with any bytes as its header block, which no client would send, and gives its place in the stream.
+///
+/// # Errors
+///
+/// The server did not store it.
+pub async fn publish_block(world: &TestWorld, subject: &str, block: &[u8], payload: &[u8]) -> Outcome<u64> {
+    let address = world.nats.url().trim_start_matches("nats://").to_owned();
+    let mut server = BufReader::new(TcpStream::connect(address).await?);
+    let options = r#"{"verbose":false,"pedantic":false,"headers":true,"no_responders":true}"#;
+    let mut bytes = format!("CONNECT {options}\r\nSUB reply 1\r\n").into_bytes();
+    bytes.extend(format!("HPUB {subject} reply {} {}\r\n", block.len(), block.len() + payload.len()).into_bytes());
+    bytes.extend([block, payload, b"\r\n"].concat());
+    server.write_all(&bytes).await?;
+    let mut line = String::new();
+    while server.read_line(&mut line).await? > 0 {
+        if let Some(ack) = line.strip_prefix('{') {
+            let ack: serde_json::Value = serde_json::from_str(&format!("{{{ack}"))?;
+            return ack["seq"].as_u64().ok_or_else(|| line.clone().into());
+        }
+        if line.starts_with("-ERR") {
+            break;
+        }
+        line.clear();
+    }
+    Err(format!("the message was not stored: {line}").into())
 }
 
 /// Publishes a dead letter as a processor does.
@@ -74,8 +107,14 @@ pub fn summary(session: &Session, segments: i64, mark: Mark) -> Document {
         "segments": segments, "publishedSegments": segments, "complete": true, "words": 0_i64, "speakers": [],
         "longestTurns": [], "questions": [], "updatedAt": DateTime::from_millis(0),
     };
-    if mark == Mark::There {
-        document.insert("notified", doc! { "streamSequence": 1_i64, "at": DateTime::from_millis(0) });
+    match mark {
+        Mark::Missing => {}
+        Mark::There => {
+            document.insert("notified", doc! { "at": DateTime::from_millis(0) });
+        }
+        Mark::At(place) => {
+            document.insert("notified", doc! { "streamSequence": place, "at": DateTime::from_millis(0) });
+        }
     }
     document
 }

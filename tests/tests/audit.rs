@@ -19,7 +19,7 @@ use transcript_core::{
     },
     ids::Session,
 };
-use transcript_processor::operate::audit::{self, Audit, Options, Progress, Remedy, SESSIONS_A_PASS};
+use transcript_processor::operate::audit::{self, Audit, Incomplete, Options, Progress, Remedy, SESSIONS_A_PASS};
 use transcript_tests::{
     by_hand::{self, Mark},
     calls::Call,
@@ -33,7 +33,8 @@ type TestResult = Result<(), Box<dyn std::error::Error>>;
 type Fallible<T> = Result<T, Box<dyn std::error::Error>>;
 
 const SOON: Duration = Duration::from_secs(90);
-const TELL: Options = Options { since: None, remedy: Remedy::Tell, sessions_a_pass: SESSIONS_A_PASS };
+const TELL: Options =
+    Options { since: None, remedy: Remedy::Tell, sessions_a_pass: SESSIONS_A_PASS, incomplete: Incomplete::Some };
 
 async fn world() -> Fallible<TestWorld> {
     let world = TestWorld::start().await?;
@@ -81,12 +82,14 @@ async fn one_to_one(world: &TestWorld) -> Fallible<Value> {
 
 /// The problems of an audit: how many there are, and the keys.
 fn problems(told: &Value) -> BTreeMap<&'static str, Vec<String>> {
-    let names = ["missing", "neverAnnounced", "announcedAgain", "stale", "deadLetters"].map(|problem| {
-        let named = told[problem]["named"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let keys: Vec<_> = named.iter().map(|name| name["key"].as_str().unwrap_or("none").to_owned()).collect();
-        assert_eq!(told[problem]["total"], keys.len(), "{problem}: {told}");
-        (problem, keys)
-    });
+    let names = ["missing", "neverAnnounced", "announcedAgain", "stale", "deadLetters", "wrongMark", "notKept"].map(
+        |problem| {
+            let named = told[problem]["named"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let keys: Vec<_> = named.iter().map(|name| name["key"].as_str().unwrap_or("none").to_owned()).collect();
+            assert_eq!(told[problem]["total"], keys.len(), "{problem}: {told}");
+            (problem, keys)
+        },
+    );
     names.into_iter().filter(|(_, keys)| !keys.is_empty()).collect()
 }
 
@@ -180,6 +183,7 @@ fn expected_of_each() -> BTreeMap<&'static str, Vec<String>> {
         ("announcedAgain", keys(&["again"])),
         ("stale", keys(&["stale"])),
         ("deadLetters", dead_letters),
+        ("notKept", vec!["none".to_owned()]),
     ])
 }
 
@@ -261,9 +265,10 @@ async fn what_is_repaired_is_processed_once_and_what_cannot_be_is_said() -> Test
     let (exit, output, _) = audit(&world, "--repair").await?;
     assert_eq!(exit, Exit::Code(1), "it was not one to one");
     assert!(
-        output.contains("redriven                   6\nredriven before            0\nnot repaired               1\n"),
+        output.contains("redriven                   6\nredriven before            0\nmarks corrected            0\n"),
         "{output}"
     );
+    assert!(output.contains("kept                       1\nnot repaired               1\n"), "{output}");
     assert!(output.contains("    room:lost-for-good: its end is no longer in the stream\n"), "{output}");
     assert!(output.contains("audit again when a processor has done what was redriven\n"), "{output}");
     assert!(
@@ -309,6 +314,9 @@ async fn what_is_repaired_is_processed_once_and_what_cannot_be_is_said() -> Test
     expected.insert("missing", vec!["room:lost-for-good".to_owned()]);
     expected.remove("neverAnnounced");
     expected.remove("stale");
+    // The end that can never be processed is a dead letter now.
+    expected.remove("notKept");
+    expected.insert("deadLetters", ["none", "none", "room:given-up"].map(str::to_owned).to_vec());
     // Its first notification was not the processor's: it had another id.
     expected.insert("announcedAgain", vec!["room:again".to_owned(), "room:lost-after-telling".to_owned()]);
     assert_eq!(problems(&left), expected);
@@ -452,13 +460,16 @@ async fn what_is_no_message_of_the_contract_is_counted() -> TestResult {
     }
     by_hand::acknowledge(&world, 3).await?;
     let audit = by_library(&world, TELL).await?;
-    assert_eq!((audit.one_to_one, audit.terminated, audit.unreadable, audit.ended), (true, 3, 2, 0));
+    assert_eq!((audit.one_to_one, audit.terminated, audit.unreadable, audit.ended), (false, 3, 2, 0));
+    assert_eq!(audit.not_kept.total, 3);
     let dead_letter = world.publish(DEAD_LETTER_SUBJECT, b"hello".to_vec()).await?;
     assert_eq!(by_library(&world, TELL).await?.dead_letters.total, 1);
     let mut headers = HeaderMap::new();
     headers.insert(REDRIVE_OF_HEADER, dead_letter.to_string());
     by_hand::publish(&world, SESSION_ENDED_SUBJECT, headers, b"hello".to_vec()).await?;
-    assert!(by_library(&world, TELL).await?.one_to_one, "it was redriven");
+    let audit = by_library(&world, TELL).await?;
+    assert_eq!((audit.dead_letters.total, audit.not_kept.total), (0, 3), "it was redriven");
+    assert_eq!((audit.terminated, audit.under_way), (4, 1), "and may still be read");
     Ok(())
 }
 

@@ -3,7 +3,10 @@
 use std::{collections::BTreeSet, error::Error, fs, path::PathBuf};
 
 use transcript_core::event::SessionEnded;
-use transcript_processor::transcripts::play::Transcript;
+use transcript_processor::{
+    cli::{Cli, Command},
+    transcripts::source,
+};
 use transcript_tests::calls::{Call, fixture};
 
 type TestResult = Result<(), Box<dyn Error>>;
@@ -33,7 +36,12 @@ fn every_accepted_message_is_accepted_and_none_is_taken_for_another() -> TestRes
 fn every_transcript_is_a_call_to_the_tests_and_to_the_processor() -> TestResult {
     for file in files("transcripts")? {
         let call = Call::read(&file)?;
-        Transcript::parse(&fs::read_to_string(&file)?).map_err(|bad| format!("{}: {bad:?}", file.display()))?;
+        let Command::Convert(convert) =
+            Cli::read(["transcript-processor".into(), "convert".into(), (&file).into()])?.command
+        else {
+            return Err("not convert".into());
+        };
+        source::read_all(&convert.source, convert.cues.into(), &|warning| panic!("{warning}"))?;
         let indexes: Vec<_> = call.segments.iter().map(|segment| segment.index).collect();
         assert_eq!(indexes, (0..u64::try_from(indexes.len())?).collect::<Vec<_>>());
         assert!(call.segments.is_sorted_by_key(|segment| (segment.start_ms, segment.end_ms)));

@@ -173,7 +173,6 @@ fn expected(odd: &[Option<Bson>]) -> Vec<String> {
 }
 
 /// What counts as an index: a whole number, or the whole part of a double, of 64 bits.
-#[expect(clippy::wildcard_enum_match_arm, reason = "every other type is no index")]
 fn whole(index: Option<&Bson>) -> Option<i64> {
     match index {
         Some(Bson::Int32(number)) => Some(i64::from(*number)),

@@ -16,6 +16,7 @@ use transcript_core::{
 };
 use transcript_processor::{
     cli::{Cli, Command, RunArgs},
+    operate::setup::Request,
     service::driver::Signal,
     service::run,
 };
@@ -234,10 +235,14 @@ async fn a_summary_step_that_panics_ends_one_call_and_none_beside_it() -> Outcom
     let world = TestWorld::start().await?;
     let args = run_args(&SHORT)?;
     world.processor("setup").arguments(["--ack-wait=2s"]).run(LONG).await?;
-    let core = Processor::with_bug(run::core_settings(&args), Bug::SummaryPanics)?;
+    let request = Request { settings: args.stream.clone(), ..Request::default() };
+    let core = Processor::with_bug(run::core_settings(&args, &args.stream.or(request.defaults)), Bug::SummaryPanics)?;
     let (signal, mut signals) = mpsc::unbounded_channel();
     let (client, database) = (world.nats.client().await?, world.database().clone());
-    let running = tokio::spawn(async move { run::drive(client, &database, &args, core, &mut signals).await });
+    let jetstream = world.jetstream.clone();
+    let running = tokio::spawn(async move {
+        run::drive(client.into(), &jetstream, &database, &args, &request, core, &mut signals).await
+    });
     let mut all = calls("call", 1000)?;
     all[500].segments[1].text = Bug::PANIC.to_owned();
     end(&world.app(), &all).await?;

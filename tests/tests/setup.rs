@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use transcript_core::contract::{CONSUMER, SEGMENTS_COLLECTION};
 use transcript_processor::{
     cli::StreamSettings,
-    operate::setup::{self, Report},
+    operate::setup::{self, Request},
 };
 use transcript_tests::{
     process_guard::Exit,
@@ -63,7 +63,7 @@ async fn settings_are_changed_while_messages_stay() -> TestResult {
     for _ in 0..10 {
         world.publish("transcription.session-ended", b"{}".to_vec()).await?;
     }
-    let setup = world.processor("setup").start().await?;
+    let setup = world.processor("setup").arguments(["--duplicate-window", "24h"]).start().await?;
     assert_eq!(setup.wait(SOON).await?, Exit::Code(0));
     assert_eq!(
         setup.output().lines().take(3).collect::<Vec<_>>(),
@@ -125,7 +125,15 @@ async fn settings_that_would_hinder_the_processor_are_removed() -> TestResult {
         assert_eq!(consumer.get(field), None, "{field}");
     }
     assert_eq!((&consumer["description"], &consumer["max_waiting"]), (&json!("mine"), &json!(77)));
-    assert_eq!(world.processor("setup").run(SOON).await?, NOTHING);
+    let again = world.processor("setup").run(SOON).await?;
+    assert_eq!(
+        again,
+        format!(
+            "consumer {CONSUMER}: max_deliver stays 3, the default is 5: --max-deliver changes it\n\
+             consumer {CONSUMER}: max_ack_pending stays 1000, the default is 65536: --max-ack-pending changes it\n{NOTHING}"
+        )
+    );
+    assert_eq!(consumer["ack_wait"], 6_000_000_000_u64, "the backoff had overwritten it");
     Ok(())
 }
 
@@ -241,9 +249,9 @@ async fn many_set_up_at_once_and_all_succeed() -> TestResult {
             let existing = stream_config("TRANSCRIPTION", &json!({ "subjects": ["transcription.session-ended"] }));
             api(&world, "STREAM.CREATE.TRANSCRIPTION", &existing).await?;
         }
-        all_at_once(&world, &vec![settings(); 20]).await?;
-        let report = setup::ensure(&world.jetstream, world.database(), &settings()).await?;
-        assert_eq!(report, Report::default());
+        all_at_once(&world, &vec![StreamSettings::default(); 20]).await?;
+        let report = setup::ensure(&world.jetstream, world.database(), &Request::default()).await?;
+        assert_eq!(report.changes, []);
     }
     Ok(())
 }
@@ -253,12 +261,12 @@ async fn two_versions_with_other_settings_set_up_at_once_and_all_succeed() -> Te
     let world = TestWorld::start().await?;
     let of_version = |n: u64| {
         let window = Duration::from_nanos((23 + n % 2) * HOUR);
-        StreamSettings { duplicate_window: window, ack_wait: window / 1000, ..settings() }
+        StreamSettings { duplicate_window: Some(window), ack_wait: Some(window / 1000), ..StreamSettings::default() }
     };
     all_at_once(&world, &(0..20).map(of_version).collect::<Vec<_>>()).await?;
-    setup::ensure(&world.jetstream, world.database(), &settings()).await?;
-    let report = setup::ensure(&world.jetstream, world.database(), &settings()).await?;
-    assert_eq!(report, Report::default());
+    let report = setup::ensure(&world.jetstream, world.database(), &Request::default()).await?;
+    assert_eq!(report.changes, []);
+    assert_eq!(report.kept.len(), 2, "{report:?}");
     Ok(())
 }
 
@@ -332,25 +340,17 @@ async fn servers_that_cannot_be_reached_are_named_without_their_passwords() -> T
 async fn all_at_once(world: &TestWorld, settings: &[StreamSettings]) -> TestResult {
     let clients = futures::future::try_join_all(settings.iter().map(|_| world.nats.client())).await?;
     let contexts: Vec<_> = clients.into_iter().map(jetstream::new).collect();
-    let setups = contexts.iter().zip(settings).map(|(js, settings)| setup::ensure(js, world.database(), settings));
+    let setups = contexts.iter().zip(settings).map(|(js, settings)| async {
+        let request = Request { settings: settings.clone(), ..Request::default() };
+        setup::ensure(js, world.database(), &request).await
+    });
     futures::future::try_join_all(setups).await?;
     Ok(())
 }
 
-/// The settings of the contract.
-fn settings() -> StreamSettings {
-    StreamSettings {
-        duplicate_window: Duration::from_nanos(DAY),
-        replicas: 1,
-        ack_wait: Duration::from_secs(6),
-        max_deliver: 5,
-        max_ack_pending: 65_536,
-    }
-}
-
-/// `setup` ends with code 1, prints nothing to its output, and this in its last line.
+/// `setup`, with a duplicate window asked for, ends with code 1, prints nothing to its output, and this in its last line.
 async fn assert_refused(world: &TestWorld, expected: &str) -> TestResult {
-    let setup = world.processor("setup").start().await?;
+    let setup = world.processor("setup").arguments(["--duplicate-window", "24h"]).start().await?;
     assert_eq!(setup.wait(SOON).await?, Exit::Code(1), "{expected}: {}", setup.logs());
     assert_eq!(setup.output(), "");
     let logs = setup.logs();

@@ -136,7 +136,9 @@ impl Property for HeartbeatWhileAlive {
     }
 
     fn saw(&mut self, now: Time, seen: &Observation<'_>, _: &Ledger) -> Result<(), String> {
-        if let Observation::Started { processor, heartbeat } = seen {
+        if let Observation::Started { processor, heartbeat } | Observation::ConsumerLearnt { processor, heartbeat } =
+            seen
+        {
             self.heartbeats.insert(*processor, *heartbeat + Duration::from_millis(1));
         }
         if let Observation::Ended { processor, .. } = seen {

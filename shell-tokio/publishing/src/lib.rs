@@ -181,6 +181,17 @@ impl SegmentMessage {
     pub fn check_id(&self) -> Result<(), PublishError> {
         header_value(&self.id()).map(drop)
     }
+
+    /// How many bytes its message has, headers included: a server's `max_payload` bounds it.
+    ///
+    /// # Errors
+    ///
+    /// [`PublishError::Json`]: then [`Publisher::segment`] would fail in the same way.
+    pub fn message_size(&self) -> Result<usize, PublishError> {
+        // `NATS/1.0`, one header line, and an empty line, each ended by CRLF.
+        const AROUND_ID: usize = "NATS/1.0\r\nNats-Msg-Id: \r\n\r\n".len();
+        Ok(to_json(self)?.len() + AROUND_ID + self.id().len())
+    }
 }
 
 /// The payload of `recording.<event>`.

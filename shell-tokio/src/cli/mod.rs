@@ -1,6 +1,7 @@
 //! The command line: every setting, its environment variable, its default and its bounds.
 
 mod parse;
+mod source;
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
@@ -15,6 +16,7 @@ use transcript_core::{
     ids::{IdError, Session},
 };
 
+pub use self::source::{CuesArg, LabelsArg, SourceArgs};
 use crate::secret::{MongodbUri, NatsUrls, Secret, SecretFile};
 
 const SERVERS: &str = "Servers";
@@ -80,12 +82,10 @@ impl Cli {
         self.mongodb.check()?;
         match &self.command {
             Command::Run(args) => args.check(),
-            Command::Setup(_)
-            | Command::Play(_)
-            | Command::DeadLetters(_)
-            | Command::Audit(_)
-            | Command::Replay(_)
-            | Command::Trace(_) => Ok(()),
+            Command::DeadLetters(args) => args.check(),
+            Command::Play(args) => args.source.check(),
+            Command::Convert(args) => args.source.check(),
+            Command::Setup(_) | Command::Audit(_) | Command::Replay(_) | Command::Trace(_) => Ok(()),
             Command::Timeline(args) => args.drawing().map(drop),
             Command::Show(args) => args.session().map(drop).map_err(|e| e.to_string()),
         }
@@ -97,10 +97,17 @@ impl Cli {
 pub enum Command {
     /// Process calls until told to stop (SIGTERM or SIGINT)
     Run(Box<RunArgs>),
-    /// Create or update the streams, the consumer and the index, and say what was changed
-    Setup(StreamSettings),
+    /// Create the streams, the consumer and the index, repair what keeps processors from working, and say what was changed
+    ///
+    /// Of what exists only that is changed which is asked for by an option or its environment variable, or which keeps
+    /// processors from working. Where the value of an option that is not given differs from the default, that is said.
+    Setup(SetupArgs),
     /// Act as the transcriber: save and publish the segments of transcripts, then end their calls
     Play(PlayArgs),
+    /// Print transcripts of other formats as our own lines; connects to no server
+    ///
+    /// Nothing is printed of a broken file, nor of those beside it: exit code 1, and the message names the line.
+    Convert(ConvertArgs),
     /// Show the stored summary of a call
     Show(ShowArgs),
     /// List, show, redrive or discard the calls that were given up
@@ -113,8 +120,10 @@ pub enum Command {
     ///
     /// Names the calls that are missing (ended, and neither summarised nor under way nor given up), the summaries that were
     /// never announced, the calls that were announced more than once, those of which more segments are stored than their
-    /// summary counts, and the dead letters that nobody took care of. Exit code 0 where there are none of these, 1 where
-    /// there are or where that could not be found out. It can be run at any time, beside running processors.
+    /// summary counts, the summaries whose mark names a message that does not announce the call, the dead letters that nobody
+    /// took care of, and ends that can never be processed and of which nothing was kept. Exit code 0 where there are none of
+    /// these, 1 where there are or where that could not be found out. Incomplete calls are named too, and are no problem. It
+    /// can be run at any time, beside running processors.
     Audit(AuditArgs),
     /// Feed recorded traces to the state machine again, and compare what it says; connects to no server
     ///
@@ -201,12 +210,34 @@ pub struct NatsArgs {
     /// Never talk to NATS without TLS
     #[arg(id = "nats-require-tls", long, env = "NATS_REQUIRE_TLS", global = true, value_parser = BoolishValueParser::new())]
     pub require_tls: bool,
+    /// JetStream domain that holds the streams, where it is not that of the NATS server; a leaf node often has its own
+    #[arg(
+        id = "js-domain", long, env = "NATS_JS_DOMAIN", value_name = "DOMAIN", global = true,
+        value_parser = parse::subject_token
+    )]
+    pub js_domain: Option<String>,
+    /// Prefix of JetStream's API, where an account imports it under another one than $JS.API
+    #[arg(
+        id = "js-api-prefix", long, env = "NATS_JS_API_PREFIX", value_name = "SUBJECT", global = true,
+        conflicts_with = "js-domain", value_parser = parse::subject
+    )]
+    pub js_api_prefix: Option<String>,
     /// Begin TLS before the NATS server has said anything, as a server with handshake_first wants it
     #[arg(id = "nats-tls-first", long, env = "NATS_TLS_FIRST", global = true, value_parser = BoolishValueParser::new())]
     pub tls_first: bool,
 }
 
 impl NatsArgs {
+    /// The prefix of JetStream's API.
+    #[must_use]
+    pub fn js_api_prefix(&self) -> String {
+        match (&self.js_domain, &self.js_api_prefix) {
+            (Some(domain), _) => format!("$JS.{domain}.API"),
+            (None, Some(prefix)) => prefix.clone(),
+            (None, None) => "$JS.API".to_owned(),
+        }
+    }
+
     fn check(&self) -> Result<(), String> {
         let bad_url = |e| format!("--nats-url {}: {e}", self.url);
         self.url.servers().map_err(bad_url)?;
@@ -311,37 +342,94 @@ pub enum LogFormat {
     Json,
 }
 
-/// What the streams and the consumer have to be like.
-#[derive(Debug, Clone, PartialEq, Eq, Args)]
+/// What the streams and the consumer have to be like, as far as it is asked for. What is not asked for stays as it is; what
+/// does not exist yet is made with the values of [`StreamValues::default`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = STREAM)]
 pub struct StreamSettings {
-    /// How long the stream knows a message id again, 100ms to 365d; a notification is not repeated within it
+    /// How long the stream knows a message id again, 100ms to 365d; a notification is not repeated within it. Not given: as the
+    /// stream has it, 24h for a new one
     #[arg(
-        long, env = "TRANSCRIPT_DUPLICATE_WINDOW", value_name = "DURATION", default_value = "24h",
+        long, env = "TRANSCRIPT_DUPLICATE_WINDOW", value_name = "DURATION",
         value_parser = parse::duration("100ms", "365d")
     )]
-    pub duplicate_window: Duration,
-    /// On how many servers of a NATS cluster the streams are kept: 1, 3 or 5
-    #[arg(long, env = "TRANSCRIPT_REPLICAS", value_name = "N", default_value = "1", value_parser = parse::replicas)]
-    pub replicas: u8,
-    /// How long after its processor's last sign of life a call is given to another, 300ms to 1h
+    pub duplicate_window: Option<Duration>,
+    /// On how many servers of a NATS cluster the streams are kept: 1, 3 or 5. Not given: as the streams have it, 1 for new ones
+    #[arg(long, env = "TRANSCRIPT_REPLICAS", value_name = "N", value_parser = parse::replicas)]
+    pub replicas: Option<u8>,
+    /// How long after its processor's last sign of life a call is given to another, 300ms to 1h. All processors share it. Not
+    /// given: as the consumer has it, 6s for a new one
     #[arg(
-        long, env = "TRANSCRIPT_ACK_WAIT", value_name = "DURATION", default_value = "6s",
+        long, env = "TRANSCRIPT_ACK_WAIT", value_name = "DURATION",
         value_parser = parse::duration("300ms", "1h")
     )]
-    pub ack_wait: Duration,
-    /// How many times a call is handed out at most, 1 to 1000
+    pub ack_wait: Option<Duration>,
+    /// How many times a call is handed out at most, 1 to 1000. All processors share it. Not given: as the consumer has it, 5
+    /// for a new one
     #[arg(
-        long, env = "TRANSCRIPT_MAX_DELIVER", value_name = "N", default_value = "5",
+        long, env = "TRANSCRIPT_MAX_DELIVER", value_name = "N",
         value_parser = clap::value_parser!(u16).range(1..=1000)
     )]
-    pub max_deliver: u16,
-    /// How many calls all processors together may have in hand, 1 to 10000000
+    pub max_deliver: Option<u16>,
+    /// How many calls all processors together may have in hand, 1 to 10000000. Not given: as the consumer has it, 65536 for a
+    /// new one
     #[arg(
-        long, env = "TRANSCRIPT_MAX_ACK_PENDING", value_name = "N", default_value = "65536",
+        long, env = "TRANSCRIPT_MAX_ACK_PENDING", value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..=10_000_000)
     )]
-    pub max_ack_pending: u32,
+    pub max_ack_pending: Option<u32>,
+}
+
+/// What the streams and the consumer are like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamValues {
+    /// How long the stream knows a message id again.
+    pub duplicate_window: Duration,
+    /// On how many servers the stream is kept.
+    pub replicas: u64,
+    /// How long the consumer waits for a sign of life.
+    pub ack_wait: Duration,
+    /// How often the consumer hands a call out at most.
+    pub max_deliver: u64,
+    /// How many calls the consumer has handed out at most without an acknowledgement; `u64::MAX` where there is no limit.
+    pub max_ack_pending: u64,
+}
+
+impl Default for StreamValues {
+    fn default() -> Self {
+        Self {
+            duplicate_window: Duration::from_secs(24 * 60 * 60),
+            replicas: 1,
+            ack_wait: Duration::from_secs(6),
+            max_deliver: 5,
+            max_ack_pending: 65_536,
+        }
+    }
+}
+
+impl StreamSettings {
+    /// What is asked for, and `values` for the rest.
+    #[must_use]
+    pub fn or(&self, values: StreamValues) -> StreamValues {
+        StreamValues {
+            duplicate_window: self.duplicate_window.unwrap_or(values.duplicate_window),
+            replicas: self.replicas.map_or(values.replicas, u64::from),
+            ack_wait: self.ack_wait.unwrap_or(values.ack_wait),
+            max_deliver: self.max_deliver.map_or(values.max_deliver, u64::from),
+            max_ack_pending: self.max_ack_pending.map_or(values.max_ack_pending, u64::from),
+        }
+    }
+}
+
+/// The settings of `setup`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct SetupArgs {
+    /// What the streams and the consumer have to be like.
+    #[command(flatten)]
+    pub stream: StreamSettings,
+    /// End a pause of the consumer, during which no call is handed out
+    #[arg(long)]
+    pub resume: bool,
 }
 
 /// The settings of `run`.
@@ -369,8 +457,8 @@ pub struct RunArgs {
 
 impl RunArgs {
     fn check(&self) -> Result<(), String> {
-        let (pending, in_flight) = (self.stream.max_ack_pending, self.jobs.max_in_flight);
-        if pending < in_flight {
+        let in_flight = self.jobs.max_in_flight;
+        if let Some(pending) = self.stream.max_ack_pending.filter(|pending| *pending < in_flight) {
             return Err(format!(
                 "--max-ack-pending {pending} is less than --max-in-flight {in_flight}: \
                  the consumer would never hand out as many calls as this processor may have in hand; \
@@ -530,10 +618,12 @@ pub struct RecordArgs {
 /// The settings of `play`.
 #[derive(Debug, Clone, Args)]
 pub struct PlayArgs {
-    /// Transcripts, one segment a line: {"conversationId","sessionId","index","speaker"?,"text","startMs"?,"endMs"?};
-    /// a line {"conversationId","sessionId","publishedSegments"} says what the end of that call announces
-    #[arg(value_name = "FILE", required = true)]
-    pub files: Vec<PathBuf>,
+    /// Which files, and how they are read.
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// Whether captions are joined
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = CuesArg::Join, help_heading = "Reading")]
+    pub cues: CuesArg,
     /// How fast to play, 0 to 10000: 1 as spoken, 2 twice as fast, 0 all at once
     #[arg(long, value_name = "FACTOR", default_value = "0", value_parser = parse::speed)]
     pub speed: f64,
@@ -549,6 +639,17 @@ pub struct PlayArgs {
     /// Publish the end of each call twice
     #[arg(long)]
     pub repeat_end: bool,
+}
+
+/// The settings of `convert`.
+#[derive(Debug, Clone, Args)]
+pub struct ConvertArgs {
+    /// Which files, and how they are read.
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// Whether captions are joined
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = CuesArg::Keep, help_heading = "Reading")]
+    pub cues: CuesArg,
 }
 
 /// The settings of `show`.
@@ -582,6 +683,18 @@ pub struct DeadLettersArgs {
     pub command: DeadLettersCommand,
 }
 
+impl DeadLettersArgs {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "only one of them has settings that depend on each other")]
+    fn check(&self) -> Result<(), String> {
+        match &self.command {
+            DeadLettersCommand::Redrive { sequences, payload: Some(_), .. } if sequences.len() != 1 => {
+                Err("--payload is for one dead letter: give one SEQ".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// What to do with dead letters.
 #[derive(Debug, Clone, Subcommand)]
 pub enum DeadLettersCommand {
@@ -612,6 +725,10 @@ pub enum DeadLettersCommand {
         /// All that are open: neither settled nor redriven
         #[arg(long)]
         all: bool,
+        /// File with what the end should have said, {"conversationId","sessionId","publishedSegments"}, or - for stdin: it is
+        /// published in the place of a message that can never be processed
+        #[arg(long, value_name = "FILE", conflicts_with = "all")]
+        payload: Option<PathBuf>,
         /// Print an array of JSON objects
         #[arg(long)]
         json: bool,
@@ -644,10 +761,14 @@ pub struct AuditArgs {
     /// are not seen, nor summaries whose end is no longer in the stream
     #[arg(long, value_name = "DURATION|TIMESTAMP", value_parser = parse::since)]
     pub since: Option<Since>,
-    /// Publish the ends of the missing, the never announced and the stale calls again, for a running processor; harmless
-    /// to repeat
+    /// Publish the ends of the missing, the never announced and the stale calls again, for a running processor; correct
+    /// marks that name a message which does not announce the call; keep ends that can never be processed as dead letters.
+    /// Harmless to repeat
     #[arg(long)]
     pub repair: bool,
+    /// Name all incomplete calls, not only the first ones
+    #[arg(long)]
+    pub incomplete: bool,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

@@ -23,6 +23,24 @@ pub(super) fn duration(
     }
 }
 
+/// One or more words joined by dots, without wildcards.
+pub(super) fn subject(text: &str) -> Result<String, String> {
+    let is_bad = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '*' | '>');
+    if text.split('.').all(|word| !word.is_empty() && !word.contains(is_bad)) {
+        Ok(text.to_owned())
+    } else {
+        Err("must be one or more words joined by dots, without spaces, `*` and `>`".to_owned())
+    }
+}
+
+/// One word of a subject.
+pub(super) fn subject_token(text: &str) -> Result<String, String> {
+    match subject(text) {
+        Ok(word) if !word.contains('.') => Ok(word),
+        Ok(_) | Err(_) => Err("must be one word, without dots, spaces, `*` and `>`".to_owned()),
+    }
+}
+
 /// A number of bytes, 1MiB to 1TiB.
 pub(super) fn size(text: &str) -> Result<ByteSize, String> {
     match text.parse::<ByteSize>() {

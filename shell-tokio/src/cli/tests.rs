@@ -16,6 +16,7 @@ fn run_args(line: &str) -> RunArgs {
         Command::Run(args) => *args,
         other @ (Command::Setup(_)
         | Command::Play(_)
+        | Command::Convert(_)
         | Command::Show(_)
         | Command::DeadLetters(_)
         | Command::Audit(_)
@@ -32,19 +33,21 @@ fn the_definition_is_sound() {
 
 #[test]
 fn defaults_are_those_of_the_contract() {
-    let expected = StreamSettings {
+    let args = run_args("run");
+    assert_eq!(args.stream, StreamSettings::default(), "nothing is asked for that was not given");
+    let values = args.stream.or(StreamValues::default());
+    let expected = StreamValues {
         duplicate_window: Duration::from_secs(24 * 3600),
         replicas: 1,
         ack_wait: Duration::from_secs(6),
         max_deliver: 5,
         max_ack_pending: 65_536,
     };
-    let args = run_args("run");
-    assert_eq!(args.stream, expected);
+    assert_eq!(values, expected);
     assert_eq!(args.jobs.quiet_period, Duration::from_secs(2));
     assert_eq!(args.jobs.settle_rounds, 5);
     assert_eq!(args.jobs.max_in_flight, 16_384);
-    assert!(args.stream.max_ack_pending >= 4 * args.jobs.max_in_flight, "there is room for four instances");
+    assert!(values.max_ack_pending >= 4 * u64::from(args.jobs.max_in_flight), "there is room for four instances");
     let cli = read("run").unwrap();
     assert_eq!(cli.nats.url.to_string(), "nats://127.0.0.1:4222");
     assert_eq!(cli.mongodb.uri.to_string(), "mongodb://127.0.0.1:27017");
@@ -100,9 +103,9 @@ fn bounds_themselves_are_allowed() {
         "run --ack-wait 300ms --duplicate-window 100ms --quiet-period 0s --settle-rounds 1000 --grace 0s \
          --max-in-flight 1 --max-ack-pending 1 --replicas 5 --max-deliver 1",
     );
-    assert_eq!(args.stream.ack_wait, Duration::from_millis(300));
+    assert_eq!(args.stream.ack_wait, Some(Duration::from_millis(300)));
     assert_eq!((args.jobs.quiet_period, args.jobs.grace), (Duration::ZERO, Duration::ZERO));
-    assert_eq!(run_args("run --ack-wait 1h --grace 10m").stream.ack_wait, Duration::from_secs(3600));
+    assert_eq!(run_args("run --ack-wait 1h --grace 10m").stream.ack_wait, Some(Duration::from_secs(3600)));
 }
 
 #[test]
@@ -145,11 +148,21 @@ fn play_and_show_read_their_arguments() {
     let Command::Play(play) = read("play a b --speed 1.5 --late 2 --lose 1 --repeat-end").unwrap().command else {
         panic!("not play")
     };
-    assert_eq!((play.files.len(), play.late, play.lose, play.repeat_end), (2, 2, 1, true));
+    assert_eq!((play.source.files.len(), play.late, play.lose, play.repeat_end), (2, 2, 1, true));
     assert!((play.speed - 1.5).abs() < f64::EPSILON);
     for speed in ["-1", "NaN", "inf", "10001"] {
         assert!(refusal(&format!("play a --speed={speed}")).contains("must be a number from 0 to 10000"), "{speed}");
     }
+    assert_eq!((play.cues, play.source.labels, play.source.format), (CuesArg::Join, LabelsArg::Hold, None));
+    assert!(refusal("play a b --session s").contains("--session names one call"));
+    assert!(refusal("convert - -").contains("can be read once only"));
+    let refused = refusal("convert a --format vtt");
+    assert!(refused.contains("webvtt, srt, whisper"), "{refused}");
+    let Command::Convert(convert) = read("convert a - --format srt --keep-going --labels one-cue").unwrap().command
+    else {
+        panic!("not convert")
+    };
+    assert_eq!((convert.cues, convert.source.format), (CuesArg::Keep, Some(transcript_formats::Format::Srt)));
     assert!(refusal(&format!("show c {}", "s".repeat(257))).contains("sessionId is longer than 256 bytes"));
     assert!(read("show c s --json").is_ok());
 }
@@ -157,12 +170,13 @@ fn play_and_show_read_their_arguments() {
 #[test]
 fn dead_letters_are_named_by_their_places_or_all() {
     let redrive = |line: &str| match read(line).expect("settings are good").command {
-        Command::DeadLetters(DeadLettersArgs { command: DeadLettersCommand::Redrive { sequences, all, json } }) => {
+        Command::DeadLetters(DeadLettersArgs { command: DeadLettersCommand::Redrive { sequences, all, json, .. } }) => {
             (sequences, all, json)
         }
         other @ (Command::Run(_)
         | Command::Setup(_)
         | Command::Play(_)
+        | Command::Convert(_)
         | Command::Show(_)
         | Command::DeadLetters(_)
         | Command::Audit(_)
@@ -176,6 +190,8 @@ fn dead_letters_are_named_by_their_places_or_all() {
         "dead-letters",
         "dead-letters redrive",
         "dead-letters redrive 1 --all",
+        "dead-letters redrive 1 2 --payload end.json",
+        "dead-letters redrive --all --payload end.json",
         "dead-letters redrive 0",
         "dead-letters discard",
         "dead-letters discard --all",
@@ -195,7 +211,7 @@ fn audit_reads_its_arguments() {
     let now = WallTime::from_millis(7 * 86_400_000 + 5);
     assert_eq!(audit.since.map(|since| since.moment(now)), Some(WallTime::from_millis(5)));
     let week = Some(Since::Ago(Duration::from_secs(7 * 86_400)));
-    assert_eq!(audit, AuditArgs { since: week, repair: true, json: true });
+    assert_eq!(audit, AuditArgs { since: week, repair: true, incomplete: false, json: true });
     assert!(refusal("audit --since soon").contains("must be a duration such as 90m or 7d, or a moment"));
 }
 

@@ -18,7 +18,7 @@ pub use self::{
     fault::Fault,
     login::{LoginRefused, Logins},
     mongodb::connect_mongodb,
-    nats::connect_nats,
+    nats::{ConnectionEvents, NatsConnection, connect_nats},
 };
 
 /// The name under which servers list these connections.

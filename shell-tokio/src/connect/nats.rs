@@ -11,10 +11,11 @@ use async_nats::{
     Client, ClientError, ConnectOptions, Event, ServerAddr, ServerError,
     rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
+use tokio::sync::watch;
 use transcript_core::Server;
 
 use super::{ConnectError, Fault, Logins, NAME, credentials::Credentials, warnings::Warnings};
-use crate::{cli::NatsArgs, secret::SecretFile};
+use crate::{cli::NatsArgs, operate::setup::permissions::Refusals, secret::SecretFile};
 
 /// async-nats gives a connection up when it would send a third ping and the first two are unanswered, so a peer that is
 /// gone without a word is noticed after three of these: within 3 s, well within the ack wait.
@@ -25,20 +26,62 @@ const LONGEST_RECONNECT_DELAY: Duration = Duration::from_secs(1);
 /// Between two attempts at the first connection.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
+/// A connection to NATS, and what becomes of it.
+#[derive(Debug, Clone)]
+pub struct NatsConnection {
+    /// The client.
+    pub client: Client,
+    /// Changes with every event of the connection.
+    pub events: watch::Receiver<ConnectionEvents>,
+    /// What the subjects of JetStream's API begin with.
+    pub api_prefix: String,
+}
+
+impl From<Client> for NatsConnection {
+    /// A connection of which no events are told: changes are seen a little later.
+    fn from(client: Client) -> Self {
+        let (_, events) = watch::channel(ConnectionEvents::default());
+        Self { client, events, api_prefix: "$JS.API".to_owned() }
+    }
+}
+
+/// What has happened to a connection, counted; the numbers go round.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ConnectionEvents {
+    /// Events of any kind.
+    pub events: u32,
+    /// Attempts to connect that failed.
+    pub failed_attempts: u32,
+}
+
 /// Connects to NATS. The first connection is tried for `within`; afterwards a lost one is made anew for ever, each time with
-/// the credentials that the files hold then. `logins` is told while they are refused.
+/// the credentials that the files hold then. `logins` is told while they are refused, `refusals` what else the server refuses.
 ///
 /// # Errors
 ///
 /// A file or an address that cannot be used, and servers that do not let us in or with which no TLS can be spoken, are
 /// reported at once; a server that cannot be reached when `within` is over.
-pub async fn connect_nats(args: &NatsArgs, within: Duration, logins: &Logins) -> Result<Client, ConnectError> {
+pub async fn connect_nats(
+    args: &NatsArgs,
+    within: Duration,
+    refusals: &Refusals,
+    logins: &Logins,
+) -> Result<NatsConnection, ConnectError> {
     let url = args.url.to_string();
     let servers = args.url.servers().map_err(|reason| ConnectError::NatsUrl { url: url.clone(), reason })?;
-    let options = options(args, logins)?;
+    let (counter, events) = watch::channel(ConnectionEvents::default());
+    let watch = Watch {
+        url: url.clone(),
+        logins: logins.clone(),
+        refusals: refusals.clone(),
+        counter,
+        failures: Mutex::default(),
+        warnings: Warnings::default(),
+    };
+    let options = options(args, Arc::new(watch))?;
     let mut last = Fault::Silent;
     match tokio::time::timeout(within, first_connection(&options, &servers, &mut last)).await {
-        Ok(Ok(client)) => Ok(client),
+        Ok(Ok(client)) => Ok(NatsConnection { client, events, api_prefix: args.js_api_prefix() }),
         Ok(Err(fault)) => Err(ConnectError::Nats { url, fault }),
         Err(_elapsed) => Err(ConnectError::Nats { url, fault: last }),
     }
@@ -77,7 +120,7 @@ async fn all_are_lasting(options: &ConnectOptions, servers: &[ServerAddr]) -> bo
     true
 }
 
-fn options(args: &NatsArgs, logins: &Logins) -> Result<ConnectOptions, ConnectError> {
+fn options(args: &NatsArgs, watch: Arc<Watch>) -> Result<ConnectOptions, ConnectError> {
     let require_tls = args.require_tls
         || args.tls_first
         || args.tls_ca.is_some()
@@ -90,7 +133,6 @@ fn options(args: &NatsArgs, logins: &Logins) -> Result<ConnectOptions, ConnectEr
         }
         None => ConnectOptions::new(),
     };
-    let watch = Arc::new(Watch::new(args.url.to_string(), logins.clone()));
     let events = Arc::clone(&watch);
     let mut options = options
         .name(NAME)
@@ -158,6 +200,8 @@ fn reconnect_delay(attempts: usize) -> Duration {
 struct Watch {
     url: String,
     logins: Logins,
+    refusals: Refusals,
+    counter: watch::Sender<ConnectionEvents>,
     failures: Mutex<Failures>,
     warnings: Warnings,
 }
@@ -169,10 +213,6 @@ struct Failures {
 }
 
 impl Watch {
-    fn new(url: String, logins: Logins) -> Self {
-        Self { url, logins, failures: Mutex::default(), warnings: Warnings::default() }
-    }
-
     /// Looks for attempts that failed since the last look.
     fn failed(&self, servers: &[async_nats::Server]) {
         for server in servers {
@@ -194,6 +234,16 @@ impl Watch {
     }
 
     fn event(&self, event: &Event) {
+        if let Event::ServerError(ServerError::Other(error)) = event
+            && self.refusals.heard(error)
+        {
+            return;
+        }
+        let failed = matches!(event, Event::ClientError(_));
+        self.counter.send_modify(|counted| {
+            counted.events = counted.events.wrapping_add(1);
+            counted.failed_attempts = counted.failed_attempts.wrapping_add(u32::from(failed));
+        });
         match event {
             Event::Connected => {
                 self.logins.accepted(Server::Nats);

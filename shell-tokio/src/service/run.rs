@@ -5,24 +5,23 @@ use std::{pin::pin, sync::Arc, time::Duration};
 use async_nats::jetstream;
 use mongodb::{Database, bson::doc};
 use thiserror::Error;
-use tokio::{
-    sync::{Notify, mpsc, watch},
-    task::JoinSet,
-};
-use transcript_core::{Processor, Settings, SettingsError, summary::Limits};
+use tokio::{sync::mpsc, task::JoinSet};
+use transcript_client::jetstream::JetStream;
+use transcript_core::{Processor, Settings, SettingsError, contract::Announcement, summary::Limits};
 use transcript_trace::{Content, FORMAT, Header, Servers};
 
 use crate::{
-    broker::{Advisories, Broker, Puller},
-    cli::{AnnounceSettings, RecordArgs, RunArgs, RunSettings, StreamSettings},
-    connect::{LoginRefused, Logins},
+    cli::{AnnounceSettings, RecordArgs, RunArgs, RunSettings, StreamValues},
+    connect::{LoginRefused, Logins, NatsConnection},
     error_line::error_line,
     operate::history::{History, HistoryError},
-    operate::setup::{self, SetupError},
+    operate::setup::{self, Api, SetupError, permissions::Permissions},
     service::clock::Clock,
-    service::driver::{Deliveries, Driver, Ended, RealServers, Signal},
+    service::driver::{Driver, Ended, RealServers, Signal},
     service::mongodb::{Store, stale::Watch},
+    service::nats::Socket,
     service::record::{self, RecordError, Recording, Tape, Target},
+    service::watchdog::{self, Turns, Watchdog},
 };
 
 /// How long after it was missed a consumer is made anew. nats-server removes the files of a deleted one a while after it
@@ -43,14 +42,26 @@ pub enum RunError {
     #[error(transparent)]
     Settings(#[from] SettingsError),
     /// The connection to NATS is closed.
-    #[error("cannot listen to JetStream's advisories")]
-    Advisories(#[from] async_nats::SubscribeError),
+    #[error("cannot listen to JetStream")]
+    Subscribe(#[from] async_nats::SubscribeError),
     /// The trace cannot be begun.
     #[error(transparent)]
     Record(#[from] RecordError),
     /// A login stayed refused.
     #[error(transparent)]
     Login(#[from] LoginRefused),
+    /// The system has no thread left for the watchdog.
+    #[error("cannot start the watchdog")]
+    Watchdog(#[source] std::io::Error),
+}
+
+/// What ends the service.
+#[derive(Debug)]
+pub struct Ends<'a> {
+    /// A login that stays refused.
+    pub logins: &'a Logins,
+    /// The first signal.
+    pub signals: &'a mut mpsc::UnboundedReceiver<Signal>,
 }
 
 /// Runs until a signal comes or a login stays refused, then finishes what has begun to save within the grace time.
@@ -59,20 +70,25 @@ pub enum RunError {
 ///
 /// What keeps the service from starting, and a login that stayed refused.
 pub async fn run(
-    client: async_nats::Client,
+    connection: NatsConnection,
+    jetstream: jetstream::Context,
+    api: Api,
+    permissions: Permissions<'_>,
     database: Database,
     args: &RunArgs,
-    logins: &Logins,
-    signals: &mut mpsc::UnboundedReceiver<Signal>,
+    Ends { logins, signals }: Ends<'_>,
 ) -> Result<(), RunError> {
     if cfg!(feature = "first-version") {
         tracing::error!("this build has the faults of the first version and is for tests only");
     }
     // A start that must fail changes nothing on the servers.
     args.record.directory.as_deref().map_or(Ok(()), record::prepare)?;
-    let jetstream = jetstream::new(client.clone());
+    let mut request = setup::Request { settings: args.stream.clone(), api, ..setup::Request::default() };
     let report = tokio::select! {
-        report = set_up(&jetstream, &database, args) => report?,
+        report = async {
+            permissions.check_run(&connection.client, &announcements(args)).await?;
+            set_up(&jetstream, &database, args, &request).await
+        } => report?,
         _ = signals.recv() => {
             tracing::info!("stopped before it had begun");
             return Ok(());
@@ -81,12 +97,17 @@ pub async fn run(
     for change in &report.changes {
         tracing::info!("set up: {change}");
     }
+    for kept in &report.kept {
+        tracing::info!("set up: {kept}");
+    }
     for warning in &report.warnings {
         tracing::warn!("{warning}");
     }
+    // What is lost while it runs is made as it was.
+    (request.defaults, request.api) = (report.values, Api::Known);
     let (drain, mut drained) = mpsc::unbounded_channel();
-    let processor = Processor::new(core_settings(args))?;
-    let mut driven = pin!(drive(client, &database, args, processor, &mut drained));
+    let processor = Processor::new(core_settings(args, &report.values))?;
+    let mut driven = pin!(drive(connection, &jetstream, &database, args, &request, processor, &mut drained));
     let refused = tokio::select! {
         ended = &mut driven => return ended,
         Some(signal) = signals.recv() => {
@@ -103,47 +124,53 @@ pub async fn run(
     refused.map_or(Ok(()), |refused| Err(refused.into()))
 }
 
-/// Drives this core, on servers that are set up, until it has drained.
+/// Drives this core, on servers that are set up as `request` says, until it has drained.
 ///
 /// # Errors
 ///
 /// The connection to NATS is closed.
 pub async fn drive(
-    client: async_nats::Client,
+    connection: NatsConnection,
+    jetstream: &jetstream::Context,
     database: &Database,
     args: &RunArgs,
+    request: &setup::Request,
     processor: Processor,
     signals: &mut mpsc::UnboundedReceiver<Signal>,
 ) -> Result<(), RunError> {
-    let jetstream = jetstream::new(client.clone());
+    let NatsConnection { client, events, api_prefix } = connection;
+    let values = request.settings.or(request.defaults);
     let (reports, inputs) = mpsc::unbounded_channel();
-    let (allowance, allowed) = watch::channel(0);
+    let (received, nats) = mpsc::unbounded_channel();
     let clock = Clock::start();
-    let missing = Arc::new(Notify::new());
-    tokio::spawn(mend(missing.clone(), jetstream, args.stream.clone()));
+    let (repair, problems) = mpsc::channel(1);
+    tokio::spawn(mend(problems, jetstream.clone(), request.clone()));
     let answer_timeout = args.jobs.answer_timeout;
     let name: Arc<str> = args.name.clone().unwrap_or_else(own_name).into();
-    let (tape, recording) = record(&client, database, args, &name, clock).await?.unzip();
+    let (tape, recording) = record(&client, database, args, &values, &name, clock).await?.unzip();
+    let settings = transcript_client::jetstream::Settings {
+        name: Arc::clone(&name),
+        api_prefix: api_prefix.into(),
+        answer_timeout,
+        ..transcript_client::jetstream::Settings::default()
+    };
+    // Before anything is pulled it listens to advisories: it is a pull that makes JetStream notice.
+    let socket = Socket::open(&client, &settings, clock, events, &received).await?;
     let mut finders = JoinSet::new();
-    // Before anything is pulled: it is a pull that makes JetStream notice.
-    let broker = Broker::start(&client, &reports, answer_timeout, Arc::clone(&name));
-    finders.spawn(Advisories::subscribe(&client).await?.run(clock, broker.clone(), reports.clone()));
     if args.announce.revise {
         let AnnounceSettings { revise_every, revise_within, .. } = args.announce;
         let watch = Watch::new(database, reports.clone(), answer_timeout, clock, revise_every, revise_within);
         finders.spawn(watch.run());
     }
-    let servers = RealServers {
-        store: Store::start(database, &reports, clock, answer_timeout),
-        broker,
-        deliveries: Some(Deliveries::start(
-            Puller::new(client.clone(), clock, reports.clone(), allowed, missing, args.stream.ack_wait),
-            finders,
-        )),
-        inputs: reports,
-    };
-    tracing::info!(name = &*name, jobs = ?args.jobs, announce = ?args.announce, stream = ?args.stream, "ready");
-    let ended = Driver { processor, servers, clock, inputs, allowance, tape }.run(signals).await;
+    let servers = RealServers { store: Store::start(database, &reports, clock, answer_timeout), nats: socket, repair };
+    tracing::info!(name = &*name, jobs = ?args.jobs, announce = ?args.announce, stream = ?values, "ready");
+    let turns = Turns::default();
+    let watchdog = Watchdog::start(turns.clone(), watchdog::log).map_err(RunError::Watchdog)?;
+    let client_of_jetstream = JetStream::new(settings);
+    let driver = Driver { processor, client: client_of_jetstream, servers, clock, inputs, nats, tape, turns };
+    let ended = driver.run(signals).await;
+    drop(watchdog);
+    drop(finders);
     if !matches!(tokio::time::timeout(FLUSH, client.flush()).await, Ok(Ok(()))) {
         tracing::warn!("NATS did not take the last messages in time");
     }
@@ -164,13 +191,14 @@ async fn record(
     client: &async_nats::Client,
     database: &Database,
     args: &RunArgs,
+    values: &StreamValues,
     name: &Arc<str>,
     clock: Clock,
 ) -> Result<Option<(Tape, Recording)>, RunError> {
     let RecordArgs { directory: Some(directory), content, max_size, max_age, keep } = args.record.clone() else {
         return Ok(None);
     };
-    let settings = core_settings(args);
+    let settings = core_settings(args, values);
     let mongodb = database.run_command(doc! { "buildInfo": 1 }).await.ok();
     let header = Header {
         format: FORMAT,
@@ -191,30 +219,38 @@ async fn record(
     Ok(Some(record::start(&target, header, Processor::new(settings)?, clock)?))
 }
 
+/// The ways in which calls are announced.
+fn announcements(args: &RunArgs) -> Vec<Announcement> {
+    let AnnounceSettings { announce_once, revise, .. } = args.announce;
+    let first = if announce_once { Announcement::ProcessedOnce } else { Announcement::Processed };
+    std::iter::once(first).chain(revise.then_some(Announcement::Revised { revision: 2 })).collect()
+}
+
 async fn set_up(
     jetstream: &jetstream::Context,
     database: &Database,
     args: &RunArgs,
+    request: &setup::Request,
 ) -> Result<setup::Report, SetupError> {
-    let mut report = setup::ensure(jetstream, database, &args.stream).await?;
+    let mut report = setup::ensure(jetstream, database, request).await?;
     if args.announce.revise {
         setup::ensure_watched(database, &mut report).await?;
     }
-    report.warnings.extend(too_little_for_all(jetstream, args).await);
+    report.warnings.extend(too_little_for_all(jetstream, args, report.values.max_ack_pending).await);
     Ok(report)
 }
 
 /// Whether the consumer hands out less than all processors together have room for. Each one that has room keeps a pull
 /// request open. It is only a look: where it fails, nothing is said.
-async fn too_little_for_all(jetstream: &jetstream::Context, args: &RunArgs) -> Option<String> {
+async fn too_little_for_all(jetstream: &jetstream::Context, args: &RunArgs, most: u64) -> Option<String> {
     let consumer = History::open(jetstream).await.ok()?.consumer().await.ok()??;
     let others = u64::try_from(consumer.num_waiting).ok()?;
     let room = (others + 1).saturating_mul(args.jobs.max_in_flight.into());
-    let most = args.stream.max_ack_pending;
-    (room > most.into()).then(|| {
+    (room > most).then(|| {
         format!(
             "{others} other processors ask for messages: together with this one they have room for {room} calls, but the \
-             consumer hands out no more than --max-ack-pending {most} at a time: raise that, or lower --max-in-flight"
+             consumer hands out no more than max_ack_pending {most} at a time: raise it with --max-ack-pending, or lower \
+             --max-in-flight"
         )
     })
 }
@@ -225,34 +261,37 @@ fn own_name() -> String {
     format!("{}-{}", host.as_deref().unwrap_or("unknown"), std::process::id())
 }
 
-/// Makes the streams and the consumer anew when somebody has deleted them, or a server has come back without them.
-///
-/// It looks only after a request for messages was refused because nothing is there, so it looks no more often than those
-/// are made, which pause longer each time.
-async fn mend(missing: Arc<Notify>, jetstream: jetstream::Context, settings: StreamSettings) {
-    loop {
-        missing.notified().await;
+/// Sets the streams and the consumer up when somebody has deleted or changed them, or a server has come back without them.
+/// The client says so, and again for as long as it finds them like that; a problem that stays is logged once.
+async fn mend(mut problems: mpsc::Receiver<String>, jetstream: jetstream::Context, request: setup::Request) {
+    let mut last = None;
+    while let Some(problem) = problems.recv().await {
+        if last.as_ref() != Some(&problem) {
+            tracing::warn!("{problem}");
+        }
         tokio::time::sleep(MEND_AFTER).await;
         if matches!(History::open(&jetstream).await, Err(HistoryError::NoStream)) {
             tokio::time::sleep(MEND_STREAM_AFTER).await;
         }
-        match setup::ensure_jetstream(&jetstream, &settings).await {
+        match setup::ensure_jetstream(&jetstream, &request).await {
             Ok(report) => {
                 for change in &report.changes {
                     tracing::error!("JetStream had lost something that this service needs. {change}");
                 }
+                last = report.changes.is_empty().then_some(problem);
             }
             Err(error) => {
                 let error = error_line(&error);
                 tracing::error!(error, "JetStream cannot be used, and cannot be set up again");
+                last = Some(problem);
             }
         }
     }
 }
 
-/// The core's settings of a run.
+/// The core's settings of a run with a stream and a consumer that have these `values`.
 #[must_use]
-pub fn core_settings(args: &RunArgs) -> Settings {
+pub fn core_settings(args: &RunArgs, values: &StreamValues) -> Settings {
     let RunSettings {
         quiet_period,
         settle_rounds,
@@ -269,17 +308,17 @@ pub fn core_settings(args: &RunArgs) -> Settings {
     Settings {
         quiet_period,
         settle_rounds,
-        ack_wait: args.stream.ack_wait,
+        ack_wait: values.ack_wait,
         max_in_flight: usize::try_from(max_in_flight).unwrap_or(usize::MAX),
         page_size,
         max_bytes_in_flight: max_bytes_in_flight.as_u64(),
-        max_deliver: args.stream.max_deliver.into(),
+        max_deliver: values.max_deliver,
         retry_timeout,
         nak_delay,
         retry_base,
         retry_cap,
         request_timeout: answer_timeout,
-        duplicate_window: args.stream.duplicate_window,
+        duplicate_window: values.duplicate_window,
         grace,
         announce_once: args.announce.announce_once,
         revise: args.announce.revise,

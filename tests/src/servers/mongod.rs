@@ -271,9 +271,9 @@ fn prepare(place: Place<'_>, kind: MongodKind) -> io::Result<Vec<OsString>> {
     let data = place.directory.join("data");
     fs::create_dir(&data)?;
     let mut arguments = vec!["--dbpath".into(), data.into(), "--port".into(), place.port.to_string().into()];
-    // Small, and without the samples it takes of itself once a second.
+    // Small, without the samples it takes of itself once a second, and with the commands that make others fail.
     let settings = "--bind_ip 127.0.0.1 --nounixsocket --oplogSize 64 --wiredTigerCacheSizeGB 0.25 \
-                    --setParameter diagnosticDataCollectionEnabled=false";
+                    --setParameter diagnosticDataCollectionEnabled=false --setParameter enableTestCommands=1";
     arguments.extend(settings.split_whitespace().map(Into::into));
     if kind != MongodKind::Standalone {
         arguments.extend(["--replSet".into(), REPLICA_SET.into()]);

@@ -17,6 +17,8 @@ use crate::wait::{NotReached, wait_until};
 pub struct NatsServer {
     process: ServerProcess,
     options: NatsOptions,
+    /// Settings added to the block of JetStream.
+    jetstream: String,
 }
 
 /// What a [`NatsServer`] is to be, besides the default.
@@ -55,17 +57,28 @@ impl NatsServer {
     ///
     /// There is no binary, it ends (a mistake in the configuration is shown), or it is not ready in time.
     pub async fn start_with(options: NatsOptions) -> Result<Self, ServerError> {
-        ServerProcess::on_a_free_port(Program::NatsServer, async |port| Self::start_on(port, options.clone()).await)
-            .await
+        Self::start_with_jetstream(options, String::new()).await
     }
 
-    async fn start_on(port: u16, options: NatsOptions) -> Result<Self, ServerError> {
+    /// The same, with settings for the block of JetStream, such as `max_file_store: 1000`.
+    ///
+    /// # Errors
+    ///
+    /// See [`Self::start_with`].
+    pub async fn start_with_jetstream(options: NatsOptions, jetstream: String) -> Result<Self, ServerError> {
+        ServerProcess::on_a_free_port(Program::NatsServer, async |port| {
+            Self::start_on(port, options.clone(), jetstream.clone()).await
+        })
+        .await
+    }
+
+    async fn start_on(port: u16, options: NatsOptions, jetstream: String) -> Result<Self, ServerError> {
         let process = ServerProcess::start(Program::NatsServer, port, |place| {
-            configure(place, &options, JetStream::Enabled)?;
+            configure(place, &options, JetStream::Enabled(&jetstream))?;
             Ok(vec!["--config".into(), place.directory.join(CONFIG).into()])
         })
         .await?;
-        let server = Self { process, options };
+        let server = Self { process, options, jetstream };
         server.ready().await?;
         Ok(server)
     }
@@ -123,7 +136,7 @@ impl NatsServer {
     ///
     /// See [`Self::start_with`].
     pub async fn enable_jetstream(&self) -> Result<(), ServerError> {
-        self.configure(JetStream::Enabled)?;
+        self.configure(JetStream::Enabled(&self.jetstream))?;
         self.process.reload()?;
         self.ready().await
     }
@@ -136,7 +149,7 @@ impl NatsServer {
     /// See [`Self::start_with`].
     pub async fn reconfigure(&mut self, options: NatsOptions) -> Result<(), ServerError> {
         self.options = options;
-        self.configure(JetStream::Enabled)?;
+        self.configure(JetStream::Enabled(&self.jetstream))?;
         self.process.reload()?;
         self.ready().await
     }
@@ -157,7 +170,7 @@ impl NatsServer {
         self.process.ready(reloaded).await
     }
 
-    fn configure(&self, jetstream: JetStream) -> Result<(), ServerError> {
+    fn configure(&self, jetstream: JetStream<'_>) -> Result<(), ServerError> {
         let configured = configure(self.process.place(), &self.options, jetstream);
         configured.map_err(|source| ServerError::Directory { server: Program::NatsServer, source })
     }
@@ -196,16 +209,19 @@ impl NatsServer {
 const CONFIG: &str = "nats.conf";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum JetStream {
-    Enabled,
+enum JetStream<'s> {
+    /// With these settings besides its directory.
+    Enabled(&'s str),
     Disabled,
 }
 
-fn configure(place: Place<'_>, options: &NatsOptions, jetstream: JetStream) -> io::Result<()> {
+fn configure(place: Place<'_>, options: &NatsOptions, jetstream: JetStream<'_>) -> io::Result<()> {
     let Place { directory, port } = place;
     let store = directory.join("store");
     let jetstream = match jetstream {
-        JetStream::Enabled => format!("jetstream {{ store_dir: \"{}\" }}\n", store.display()),
+        JetStream::Enabled(settings) => {
+            format!("jetstream {{\n store_dir: \"{}\"\n {settings}\n}}\n", store.display())
+        }
         JetStream::Disabled => String::new(),
     };
     let name = server_name(port);

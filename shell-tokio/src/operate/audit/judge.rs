@@ -31,8 +31,18 @@ pub(super) struct Verdict {
 pub(super) enum Problem {
     DeadLetter,
     Missing,
+    WrongMark,
     NeverAnnounced,
     Stale,
+}
+
+/// What the mark of a summary is worth: whether the message that it names announces the call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mark {
+    /// It does, or that cannot be known any more, or there is no mark.
+    Believed,
+    /// The message is another one, or was never there, or was removed.
+    Wrong,
 }
 
 impl Standing {
@@ -47,7 +57,7 @@ impl Standing {
 
     /// Whether the end at this place may still be processed. One that used up its deliveries stands above the floor until
     /// the next acknowledgement, and only while others are not acknowledged it cannot be told from those.
-    fn may_come(self, end: u64) -> bool {
+    pub(super) fn may_come(self, end: u64) -> bool {
         let waits = end > self.delivered;
         let in_hand = end > self.floor && self.unacknowledged > 0;
         end > 0 && (waits || in_hand)
@@ -58,17 +68,24 @@ impl Verdict {
     /// Whether its end is published again where repair is asked for.
     pub(super) fn is_repairable(self) -> bool {
         match self.problem {
-            Some(Problem::Missing | Problem::NeverAnnounced | Problem::Stale) => true,
+            Some(Problem::Missing | Problem::WrongMark | Problem::NeverAnnounced | Problem::Stale) => true,
             Some(Problem::DeadLetter) | None => false,
         }
     }
 }
 
 /// Judges a session of which `segments` are stored.
-pub(super) fn judge(seen: &SessionRecord, stored: Option<&Stored>, segments: u64, standing: Standing) -> Verdict {
-    let is_marked = stored.is_some_and(|stored| stored.notified.is_some());
+pub(super) fn judge(
+    seen: &SessionRecord,
+    stored: Option<&Stored>,
+    mark: Mark,
+    segments: u64,
+    standing: Standing,
+) -> Verdict {
+    let is_believed = mark == Mark::Believed;
+    let is_marked = is_believed && stored.is_some_and(|stored| stored.notified.is_some());
     let announced = is_marked || seen.notifications > 0;
-    let is_settled = stored.is_some_and(|stored| stored.is_settled(segments));
+    let is_settled = is_believed && stored.is_some_and(|stored| stored.is_settled(segments));
     let given_up = seen.dead_letter > 0 && seen.about >= seen.last_end && !is_settled;
     // Somebody looked at it and decided that nothing more is to come of it.
     let discarded = seen.discarded > 0 && seen.discarded >= seen.last_end;
@@ -77,11 +94,14 @@ pub(super) fn judge(seen: &SessionRecord, stored: Option<&Stored>, segments: u64
         _ if given_up => Some(Problem::DeadLetter),
         // A notification alone says too that the call ended.
         None if seen.ends > 0 || seen.notifications > 0 => Some(Problem::Missing),
+        Some(_) if !is_believed => Some(Problem::WrongMark),
         Some(_) if !announced => Some(Problem::NeverAnnounced),
         Some(stored) if stored.is_stale_with(segments) => Some(Problem::Stale),
         Some(_) | None => None,
     };
-    let under_way = !given_up && lack.is_some() && standing.may_come(seen.last_end);
+    // A processor that finds a mark believes it.
+    let may_come = is_believed && standing.may_come(seen.last_end);
+    let under_way = !given_up && lack.is_some() && may_come;
     Verdict {
         announced,
         under_way,
@@ -114,7 +134,7 @@ mod tests {
         segments: u64,
         standing: Standing,
     ) -> (Option<Problem>, bool) {
-        let verdict = judge(&seen, stored.as_ref(), segments, standing);
+        let verdict = judge(&seen, stored.as_ref(), Mark::Believed, segments, standing);
         (verdict.problem, verdict.under_way)
     }
 
@@ -178,8 +198,25 @@ mod tests {
     fn two_notifications_are_one_too_many_whatever_else_is() {
         let seen = SessionRecord { notifications: 2, ..ended(30) };
         for standing in [DONE, Standing { delivered: 20, floor: 10, unacknowledged: 2 }] {
-            let verdict = judge(&seen, Some(&summary(3, Some(11))), 3, standing);
+            let verdict = judge(&seen, Some(&summary(3, Some(11))), Mark::Believed, 3, standing);
             assert!(verdict.announced_again && verdict.problem.is_none() && !verdict.is_repairable());
         }
+    }
+
+    #[test]
+    fn a_mark_that_names_another_message_is_no_announcement() {
+        let busy = Standing { delivered: 20, floor: 9, unacknowledged: 2 };
+        let marked = summary(3, Some(11));
+        let told = SessionRecord { notifications: 1, ..ended(10) };
+        for (seen, announced) in [(ended(10), false), (told, true)] {
+            for standing in [DONE, busy] {
+                let verdict = judge(&seen, Some(&marked), Mark::Wrong, 3, standing);
+                assert_eq!((verdict.problem, verdict.announced), (Some(Problem::WrongMark), announced), "{seen:?}");
+                assert!(verdict.is_repairable() && !verdict.under_way);
+            }
+        }
+        let given_up = SessionRecord { dead_letter: 15, about: 10, ..ended(10) };
+        let verdict = judge(&given_up, Some(&marked), Mark::Wrong, 3, DONE);
+        assert_eq!(verdict.problem, Some(Problem::DeadLetter), "the mark does not settle it");
     }
 }

@@ -18,18 +18,23 @@
 //! |---|---|
 //! | ended | its end is in the stream |
 //! | summarised | its summary is stored |
-//! | announced | a notification is in the stream, or the summary is marked |
+//! | announced | a notification is in the stream, or the summary has a mark that is not wrong |
 //! | under way | something is missing, and its last end waits for a processor or is in the hands of one |
 //! | dead letter | it was given up for its last end, and is not both announced and summarised in full: open |
 //! | discarded | the dead letter about its last end was discarded: nothing more is to come |
 //! | missing | it ended, is not summarised, not under way, no dead letter and not discarded |
+//! | wrong mark | the message that its summary's mark names is another one, or was removed from the part that is kept |
 //! | never announced | it is summarised, neither marked nor announced in the stream, not under way and no dead letter |
 //! | announced again | two or more notifications are in the stream |
 //! | stale | more segments are stored than the summary counts, and it is not under way |
 //!
-//! An end that can never be processed is terminated, and nothing is missing for it. Two more things are counted and are no
-//! problem: summaries of fewer segments than were announced (incomplete), and summaries that replaced an announced one
-//! without anybody being told (a processor tells with `--revise`).
+//! An end that can never be processed names no session. Processors keep it as a dead letter, which somebody has to discard or
+//! redrive. One without a dead letter and without the record of a discarded one is told as *not kept*: processors of older
+//! versions terminated such ends and kept nothing.
+//!
+//! Three more things are told and are no problem: summaries of fewer segments than were announced (incomplete), summaries
+//! that replaced an announced one without anybody being told (a processor tells with `--revise`), and messages whose headers
+//! no client can take from a consumer ([`crate::history`]).
 
 mod judge;
 mod names;
@@ -46,18 +51,19 @@ use serde::Serialize;
 use thiserror::Error;
 use transcript_core::{Failure, WallTime};
 
+use self::names::NAMED;
 use self::{
-    judge::{Problem, Standing, Verdict, judge},
-    pass::{HashPartition, Loose, Pass, SessionRecord},
-    repair::Repair,
-    summaries::{BATCH, Summaries},
+    judge::{Mark, Problem, Standing, Verdict, judge},
+    pass::{HashPartition, Loose, Pass, SessionRecord, announced_key, announces},
+    repair::{Repair, WrongMark},
+    summaries::{BATCH, Found, Summaries},
 };
 pub use self::{
     names::{Name, Names},
     progress::Progress,
     render::render,
 };
-use crate::operate::history::{History, HistoryError};
+use crate::operate::history::{History, HistoryError, RawMessage};
 
 /// How many sessions one pass holds.
 pub const SESSIONS_A_PASS: usize = 1 << 19;
@@ -73,6 +79,26 @@ pub struct Options {
     pub remedy: Remedy,
     /// How many sessions a pass holds at most; 0 counts as 1.
     pub sessions_a_pass: usize,
+    /// Which incomplete summaries are named.
+    pub incomplete: Incomplete,
+}
+
+/// Which incomplete summaries are named.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Incomplete {
+    /// The first of them.
+    Some,
+    /// All of them, however many there are.
+    All,
+}
+
+impl Incomplete {
+    fn most(self) -> usize {
+        match self {
+            Self::Some => NAMED,
+            Self::All => usize::MAX,
+        }
+    }
 }
 
 /// What is done about what is found.
@@ -101,7 +127,7 @@ pub struct Audit {
     /// Those that are announced.
     pub announced: u64,
     /// Summaries of fewer segments than their calls announced.
-    pub incomplete: u64,
+    pub incomplete: Names,
     /// Summaries that replaced an announced one, of which nobody was told.
     pub revised_unannounced: u64,
     /// Those that lack something and wait for a processor or are in the hands of one.
@@ -112,6 +138,8 @@ pub struct Audit {
     pub terminated: u64,
     /// Notifications and dead letters from which no session can be read.
     pub unreadable: u64,
+    /// Messages whose headers no client can take from a consumer.
+    pub unreadable_headers: Names,
     /// Who asked for what is to be processed, when the audit began.
     pub asking: Asking,
     /// Ended, and lost.
@@ -124,6 +152,10 @@ pub struct Audit {
     pub stale: Names,
     /// Given up, and not redriven.
     pub dead_letters: Names,
+    /// Summaries whose mark names a message that does not announce the call.
+    pub wrong_mark: Names,
+    /// Ends that can never be processed, without a dead letter and without the record of a discarded one.
+    pub not_kept: Names,
     /// What was done about it, where that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repair: Option<Repair>,
@@ -171,11 +203,12 @@ pub async fn audit(
 ) -> Result<Audit, AuditError> {
     let history = History::open(js).await?;
     let consumer = history.consumer().await?;
-    let through = history.last_sequence().await?;
+    let (first, through) = history.kept().await?.into_inner();
     let auditor = Auditor {
         standing: Standing::of(consumer.as_ref()),
         summaries: Summaries::of(database),
         history,
+        first,
         through,
         options,
         progress,
@@ -188,7 +221,11 @@ pub async fn audit(
         auditor.gather(&mut pass, loose.as_mut()).await?;
         // What names no session is the same in every pass.
         if let Some(loose) = loose.take() {
-            audit.add_loose(&loose);
+            if let Some(repair) = &mut audit.repair {
+                let gone = loose.unkept().filter(|(place, _)| !auditor.standing.may_come(*place));
+                repair.keep(&auditor.history, gone).await;
+            }
+            audit.add_loose(loose, auditor.standing);
         }
         parts.append(&mut pass.left);
         auditor.look_up(pass, &mut audit).await?;
@@ -211,6 +248,8 @@ struct Auditor<'a> {
     history: History,
     summaries: Summaries,
     standing: Standing,
+    /// The place of the first message that the stream still holds.
+    first: u64,
     through: u64,
     options: Options,
     progress: &'a Progress,
@@ -236,9 +275,9 @@ impl Auditor<'_> {
             self.progress.add(batch.len());
             let repairs = batch.iter().filter(|judged| judged.verdict.is_repairable()).map(Judged::end);
             if let Some(repair) = &mut audit.repair {
-                repair.publish(&self.history, repairs).await;
+                repair.publish(&self.history, &self.summaries, repairs).await;
             }
-            batch.iter().for_each(|judged| audit.add(judged));
+            batch.iter().for_each(|judged| audit.add(judged, self.options.incomplete));
         }
         Ok(())
     }
@@ -247,15 +286,37 @@ impl Auditor<'_> {
         let mut found = self.summaries.find(batch.iter().map(|(key, _)| &**key)).await?;
         let sessions = found.values().filter_map(|found| Some(&*found.ended.as_ref()?.session.session_id));
         let counts = self.summaries.counts(sessions).await?;
-        let judged = batch.into_iter().map(|(key, seen)| {
+        let mut judged = Vec::with_capacity(batch.len());
+        for (key, seen) in batch {
             let found = found.remove(&*key);
+            let mark = self.mark(&key, &seen, found.as_ref()).await?;
             let ended = found.as_ref().and_then(|found| found.ended.clone());
             let segments = ended.as_ref().and_then(|ended| counts.get(&*ended.session.session_id)).copied();
+            let segments = segments.unwrap_or(0);
             let stored = found.map(|found| found.stored);
-            let verdict = judge(&seen, stored.as_ref(), segments.unwrap_or(0), self.standing);
-            Judged { key, seen, ended, stored, segments: segments.unwrap_or(0), verdict }
-        });
-        Ok(judged.collect())
+            let verdict = judge(&seen, stored.as_ref(), mark, segments, self.standing);
+            judged.push(Judged { key, seen, ended, stored, segments, verdict });
+        }
+        Ok(judged)
+    }
+
+    /// Compares the mark of a summary with the message that it names. Nothing is known of a message that the stream has
+    /// dropped from its beginning, nor by a mark that names none.
+    async fn mark(&self, key: &str, seen: &SessionRecord, found: Option<&Found>) -> Result<Mark, HistoryError> {
+        let Some(mark) = found.and_then(|found| found.stored.notified) else { return Ok(Mark::Believed) };
+        let place = mark.stream_sequence;
+        if [0, seen.first_notification, seen.last_notification].contains(&place) || place < self.first {
+            return Ok(Mark::Believed);
+        }
+        let announces_it = |message: RawMessage| {
+            announces(&message.subject) && announced_key(&message.payload).as_deref() == Some(key)
+        };
+        let is_right = match self.history.message(place).await? {
+            Some(message) => announces_it(message),
+            // The stream may have dropped it only now.
+            None => place < *self.history.kept().await?.start(),
+        };
+        Ok(if is_right { Mark::Believed } else { Mark::Wrong })
     }
 }
 
@@ -271,7 +332,15 @@ struct Judged {
 
 impl Judged {
     fn end(&self) -> repair::End<'_> {
-        repair::End { key: &self.key, sequence: self.seen.last_end, ended: self.ended.as_ref() }
+        let is_wrong = self.verdict.problem == Some(Problem::WrongMark);
+        let mark = self.stored.and_then(|stored| stored.notified).filter(|_| is_wrong);
+        let announced_at = self.seen.last_notification;
+        repair::End {
+            key: &self.key,
+            sequence: self.seen.last_end,
+            ended: self.ended.as_ref(),
+            wrong_mark: mark.map(|mark| WrongMark { names: mark.stream_sequence, announced_at }),
+        }
     }
 
     fn name(&self) -> Name {
@@ -292,49 +361,67 @@ impl Audit {
             ended: 0,
             summarised: 0,
             announced: 0,
-            incomplete: 0,
+            incomplete: Names::default(),
             revised_unannounced: 0,
             under_way: 0,
             discarded: 0,
             terminated: 0,
             unreadable: 0,
+            unreadable_headers: Names::default(),
             asking,
             missing: Names::default(),
             never_announced: Names::default(),
             announced_again: Names::default(),
             stale: Names::default(),
             dead_letters: Names::default(),
+            wrong_mark: Names::default(),
+            not_kept: Names::default(),
             repair: (remedy == Remedy::Repair).then(Repair::default),
         }
     }
 
     /// What keeps calls from being one to one, with the words for it.
     #[must_use]
-    pub fn problems(&self) -> [(&'static str, &Names); 5] {
+    pub fn problems(&self) -> [(&'static str, &Names); 7] {
         [
             ("missing", &self.missing),
             ("never announced", &self.never_announced),
             ("announced again", &self.announced_again),
             ("stale", &self.stale),
             ("dead letters", &self.dead_letters),
+            ("wrong mark", &self.wrong_mark),
+            ("not kept", &self.not_kept),
         ]
     }
 
-    fn add_loose(&mut self, loose: &Loose) {
+    fn add_loose(&mut self, loose: Loose, standing: Standing) {
         self.terminated += loose.terminated;
         self.unreadable += loose.unreadable;
         for dead_letter in loose.open_dead_letters() {
             self.dead_letters.add(Name { dead_letter: Some(dead_letter), ..Name::default() });
         }
+        for (place, reason) in loose.unkept() {
+            if standing.may_come(place) {
+                self.under_way += 1;
+            } else {
+                let error = reason.map(str::to_owned);
+                self.not_kept.add(Name { message: Some(place), error, ..Name::default() });
+            }
+        }
+        self.unreadable_headers = loose.flawed;
     }
 
-    fn add(&mut self, judged: &Judged) {
+    fn add(&mut self, judged: &Judged, incomplete: Incomplete) {
         let Judged { seen, verdict, .. } = judged;
         self.ended += u64::from(seen.ends > 0);
         self.summarised += u64::from(judged.stored.is_some());
         self.announced += u64::from(verdict.announced);
         let stored = judged.stored.as_ref();
-        self.incomplete += u64::from(stored.is_some_and(|stored| !stored.complete));
+        if let Some(stored) = stored.filter(|stored| !stored.complete) {
+            let announced = judged.ended.as_ref().map(|ended| ended.published_segments);
+            self.incomplete
+                .add_within(incomplete.most(), Name { counted: Some(stored.segments), announced, ..judged.name() });
+        }
         self.revised_unannounced += u64::from(stored.is_some_and(|stored| stored.unannounced_revision().is_some()));
         self.under_way += u64::from(verdict.under_way);
         self.discarded += u64::from(verdict.discarded);
@@ -345,6 +432,10 @@ impl Audit {
             Some(Problem::Stale) => {
                 let counted = judged.stored.map(|stored| stored.segments);
                 self.stale.add(Name { counted, stored: Some(judged.segments), ..name() });
+            }
+            Some(Problem::WrongMark) => {
+                let marked = stored.and_then(|stored| stored.notified).map(|mark| mark.stream_sequence);
+                self.wrong_mark.add(Name { marked, ..name() });
             }
             Some(Problem::DeadLetter) => self.dead_letters.add(Name { dead_letter: Some(seen.dead_letter), ..name() }),
             None => {}

@@ -6,15 +6,15 @@ use serde::Serialize;
 
 use crate::transcripts::show::harmless;
 
-/// How many are named.
-const NAMED: usize = 1000;
+/// How many are named where nobody asks for more.
+pub(super) const NAMED: usize = 1000;
 
 /// Sessions or messages with the same problem.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Names {
     /// How many there are.
     pub total: u64,
-    /// The first thousand of them.
+    /// The first of them: a thousand, or all incomplete ones where those are asked for.
     pub named: Vec<Name>,
 }
 
@@ -40,7 +40,19 @@ pub struct Name {
     /// How many segments are stored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stored: Option<u64>,
-    /// Why it was not repaired.
+    /// How many segments the end of the call announced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub announced: Option<u64>,
+    /// The place of the message that the mark of the summary names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub marked: Option<u64>,
+    /// The place of the message itself, where it is about a message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<u64>,
+    /// The subject of that message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
+    /// What is wrong with it, or why it was not repaired.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -48,8 +60,13 @@ pub struct Name {
 impl Names {
     /// One more.
     pub fn add(&mut self, name: Name) {
+        self.add_within(NAMED, name);
+    }
+
+    /// One more, where at most so many are named.
+    pub fn add_within(&mut self, most: usize, name: Name) {
         self.total += 1;
-        if self.named.len() < NAMED {
+        if self.named.len() < most {
             self.named.push(name);
         }
     }
@@ -57,9 +74,13 @@ impl Names {
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.key {
-            Some(key) => f.write_str(&harmless(key))?,
-            None => f.write_str("a message that names no call")?,
+        match (&self.key, self.message) {
+            (Some(key), _) => f.write_str(&harmless(key))?,
+            (None, Some(message)) => write!(f, "message {message}")?,
+            (None, None) => f.write_str("a message that names no call")?,
+        }
+        if let Some(subject) = &self.subject {
+            write!(f, " ({})", harmless(subject))?;
         }
         if let Some(end) = self.end {
             write!(f, ", ended at {end}")?;
@@ -72,6 +93,12 @@ impl fmt::Display for Name {
         }
         if let (Some(counted), Some(stored)) = (self.counted, self.stored) {
             write!(f, ", {counted} segments of {stored}")?;
+        }
+        if let (Some(counted), Some(announced)) = (self.counted, self.announced) {
+            write!(f, ", {counted} segments of {announced} announced")?;
+        }
+        if let Some(marked) = self.marked {
+            write!(f, ", marked as announced by message {marked}")?;
         }
         if let Some(error) = &self.error {
             write!(f, ": {}", harmless(error))?;
@@ -98,5 +125,10 @@ mod tests {
         assert_eq!(name.to_string(), "c:\u{fffd}s, ended at 7, 2 segments of 3");
         let dead_letter = Name { dead_letter: Some(9), ..Name::default() };
         assert_eq!(dead_letter.to_string(), "a message that names no call, dead letter 9");
+        let incomplete = Name { key: Some("c:s".into()), counted: Some(2), announced: Some(5), ..Name::default() };
+        assert_eq!(incomplete.to_string(), "c:s, 2 segments of 5 announced");
+        let message =
+            Name { message: Some(4), subject: Some("a.b".into()), error: Some("no".into()), ..Name::default() };
+        assert_eq!(message.to_string(), "message 4 (a.b): no");
     }
 }

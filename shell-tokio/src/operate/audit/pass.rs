@@ -15,7 +15,7 @@ use transcript_core::{
     ids::Session,
 };
 
-use super::Progress;
+use super::{Name, Names, Progress, names::NAMED};
 use crate::operate::history::{History, HistoryError, Parts, Reading, Record, Start};
 
 /// After so many messages the progress is shown.
@@ -36,6 +36,10 @@ pub(super) struct SessionRecord {
     pub(super) ends: u32,
     /// How often it is announced.
     pub(super) notifications: u32,
+    /// The place of its first notification.
+    pub(super) first_notification: u64,
+    /// The place of its last notification.
+    pub(super) last_notification: u64,
 }
 
 /// The keys whose hashes end in the same bits.
@@ -45,13 +49,19 @@ pub(super) struct HashPartition {
     value: u64,
 }
 
-/// What names no session.
+/// What is the same in every pass: what names no session, and messages that no client can take.
 #[derive(Debug, Default)]
 pub(super) struct Loose {
+    /// Ends that can never be processed.
     pub(super) terminated: u64,
     pub(super) unreadable: u64,
+    /// Messages whose headers no client can take from a consumer.
+    pub(super) flawed: Names,
     /// Dead letters about ends that cannot be read, but for those that were redriven.
     dead_letters: BTreeSet<u64>,
+    /// Why ends cannot be processed about which there is no dead letter and no record of a discarded one. The reason is kept
+    /// for as many as are named.
+    unkept: BTreeMap<u64, Option<Box<str>>>,
 }
 
 /// The sessions of a part.
@@ -88,22 +98,43 @@ impl Loose {
         self.dead_letters.iter().copied()
     }
 
-    fn hear(&mut self, record: &Record) {
-        match record.message.subject.as_str() {
+    /// The ends that can never be processed and of which nothing was kept, with the reasons.
+    pub(super) fn unkept(&self) -> impl Iterator<Item = (u64, Option<&str>)> {
+        self.unkept.iter().map(|(place, reason)| (*place, reason.as_deref()))
+    }
+
+    fn hear(&mut self, record: &Record, names_session: bool) {
+        let place = record.sequence;
+        if let Some(flaw) = record.flaw {
+            self.flawed.add(Name {
+                message: Some(place),
+                subject: Some(record.subject.clone()),
+                error: Some(flaw.to_string()),
+                ..Name::default()
+            });
+        }
+        match record.subject.as_str() {
             SESSION_ENDED_SUBJECT => {
-                self.terminated += 1;
-                if let Some(dead_letter) =
-                    record.header(REDRIVE_OF_HEADER).and_then(|dead_letter| dead_letter.parse().ok())
-                {
-                    self.dead_letters.remove(&dead_letter);
+                if let Some(source) = number(record, REDRIVE_OF_HEADER) {
+                    self.dead_letters.remove(&source);
+                }
+                if let Err(reason) = SessionEnded::parse(&record.payload) {
+                    self.terminated += 1;
+                    let is_named = self.unkept.len() < NAMED;
+                    self.unkept.insert(place, is_named.then(|| reason.to_string().into()));
                 }
             }
             DEAD_LETTER_SUBJECT => {
-                self.unreadable += 1;
-                self.dead_letters.insert(record.sequence);
+                self.unkept.remove(&about(record));
+                if !names_session {
+                    self.unreadable += 1;
+                    self.dead_letters.insert(place);
+                }
             }
-            DISCARDED_SUBJECT => {}
-            _ => self.unreadable += 1,
+            DISCARDED_SUBJECT => {
+                self.unkept.remove(&about(record));
+            }
+            _ => self.unreadable += u64::from(!names_session),
         }
     }
 }
@@ -140,10 +171,9 @@ impl Pass {
         progress.begin("reading the stream", Some(reader.expected()));
         let mut steps = 0;
         while let Some(record) = reader.next().await? {
-            if !self.hear(&record)
-                && let Some(loose) = &mut loose
-            {
-                loose.hear(&record);
+            let names_session = self.hear(&record);
+            if let Some(loose) = &mut loose {
+                loose.hear(&record, names_session);
             }
             steps += 1;
             if steps % STEP == 0 {
@@ -185,16 +215,13 @@ impl Pass {
     /// Takes in a message; whether a session could be read from it.
     fn hear(&mut self, record: &Record) -> bool {
         let place = record.sequence;
-        let key = match record.message.subject.as_str() {
+        let key = match record.subject.as_str() {
             SESSION_ENDED_SUBJECT | DEAD_LETTER_SUBJECT | DISCARDED_SUBJECT => key_of_end(record),
-            _ => serde_json::from_slice::<Notification>(&record.message.payload)
-                .ok()
-                .and_then(|notification| valid(&notification.session))
-                .map(|session| session.key().as_str().to_owned()),
+            _ => announced_key(&record.payload),
         };
         let Some(key) = key else { return false };
         let Some(seen) = self.session(&key) else { return true };
-        match record.message.subject.as_str() {
+        match record.subject.as_str() {
             SESSION_ENDED_SUBJECT => {
                 seen.last_end = place;
                 seen.ends = seen.ends.saturating_add(1);
@@ -206,7 +233,13 @@ impl Pass {
                 }
             }
             DISCARDED_SUBJECT => seen.discarded = about(record),
-            _ => seen.notifications = seen.notifications.saturating_add(1),
+            _ => {
+                seen.notifications = seen.notifications.saturating_add(1);
+                seen.last_notification = place;
+                if seen.first_notification == 0 {
+                    seen.first_notification = place;
+                }
+            }
         }
         true
     }
@@ -230,13 +263,28 @@ impl Pass {
     }
 }
 
+/// The key of the session that a notification announces.
+pub(super) fn announced_key(payload: &[u8]) -> Option<String> {
+    let notification: Notification = serde_json::from_slice(payload).ok()?;
+    valid(&notification.session).map(|session| session.key().as_str().to_owned())
+}
+
+/// Whether it is a subject on which summaries are announced.
+pub(super) fn announces(subject: &str) -> bool {
+    subject.strip_prefix(PROCESSED_SUBJECT).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
 /// The end that a dead letter is about. One that does not say it can only be about an end before it.
 fn about(record: &Record) -> u64 {
-    record.header(STREAM_SEQUENCE_HEADER).and_then(|about| about.parse().ok()).unwrap_or(record.sequence)
+    number(record, STREAM_SEQUENCE_HEADER).unwrap_or(record.sequence)
+}
+
+fn number(record: &Record, header: &str) -> Option<u64> {
+    record.header(header)?.parse().ok()
 }
 
 fn key_of_end(record: &Record) -> Option<String> {
-    SessionEnded::parse(&record.message.payload).ok().map(|ended| ended.session.key().as_str().to_owned())
+    SessionEnded::parse(&record.payload).ok().map(|ended| ended.session.key().as_str().to_owned())
 }
 
 fn valid(session: &Session) -> Option<Session> {

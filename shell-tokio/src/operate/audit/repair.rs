@@ -1,14 +1,17 @@
 //! Repair: ends that are published again, for a processor to do the rest.
 //!
 //! A processor that reads such an end does what is missing and nothing else: it summarises what is not summarised or has
-//! grown, and announces what is not announced. So everything that can be repaired is repaired in the same way.
+//! grown, and announces what is not announced. So everything that can be repaired is repaired in the same way, but for two
+//! things. A processor believes the mark of a summary: one that names a message which does not announce the call is
+//! corrected, or removed, before the end is published again. And an end that can never be processed is kept as a dead
+//! letter, as processors keep it.
 
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use serde::Serialize;
 use transcript_core::{contract::redrive_id, event::SessionEnded};
 
-use super::{Name, Names};
+use super::{Name, Names, summaries::Summaries};
 use crate::{
     error_line::error_line,
     operate::history::{History, HistoryError, Republished},
@@ -25,7 +28,11 @@ pub struct Repair {
     pub redriven: u64,
     /// Sessions whose end had been published again before, within the stream's duplicate window.
     pub redriven_before: u64,
-    /// Sessions about which nothing could be done, and why.
+    /// Summaries whose mark names the message that announces the call now, or that have no mark any more.
+    pub marks_corrected: u64,
+    /// Ends that can never be processed and that are dead letters now.
+    pub kept: u64,
+    /// Sessions and messages about which nothing could be done, and why.
     pub failed: Names,
 }
 
@@ -37,19 +44,49 @@ pub(super) struct End<'a> {
     pub(super) sequence: u64,
     /// What the summary tells of it.
     pub(super) ended: Option<&'a SessionEnded>,
+    /// The mark of the summary, where that is wrong.
+    pub(super) wrong_mark: Option<WrongMark>,
+}
+
+/// A mark that names a message which does not announce the call.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WrongMark {
+    /// The place of the message that it names.
+    pub(super) names: u64,
+    /// The place of a message that does announce the call; 0 where there is none.
+    pub(super) announced_at: u64,
 }
 
 impl Repair {
-    /// Publishes ends again.
-    pub(super) async fn publish(&mut self, history: &History, ends: impl Iterator<Item = End<'_>>) {
+    /// Corrects marks and publishes ends again.
+    pub(super) async fn publish(
+        &mut self,
+        history: &History,
+        summaries: &Summaries,
+        ends: impl Iterator<Item = End<'_>>,
+    ) {
         let mut published =
-            stream::iter(ends).map(|end| async move { (end, publish(history, end).await) }).buffered(AT_ONCE);
+            stream::iter(ends).map(|end| async move { (end, mend(history, summaries, end).await) }).buffered(AT_ONCE);
         while let Some((end, outcome)) = published.next().await {
+            self.marks_corrected += u64::from(end.wrong_mark.is_some() && outcome.is_ok());
             match outcome {
-                Ok(Some(Republished { before: false, .. })) => self.redriven += 1,
-                Ok(Some(Republished { before: true, .. })) => self.redriven_before += 1,
-                Ok(None) => self.failed(end, "its end is no longer in the stream".to_owned()),
-                Err(error) => self.failed(end, error_line(&error)),
+                Ok(Done::Published(Republished { before: false, .. })) => self.redriven += 1,
+                Ok(Done::Published(Republished { before: true, .. })) => self.redriven_before += 1,
+                Ok(Done::MarkCorrected) => {}
+                Ok(Done::NoEnd) => self.failed(end, "its end is no longer in the stream".to_owned()),
+                Err(error) => self.failed(end, error),
+            }
+        }
+    }
+
+    /// Keeps ends that can never be processed as dead letters.
+    pub(super) async fn keep(&mut self, history: &History, ends: impl Iterator<Item = (u64, Option<&str>)>) {
+        for (place, reason) in ends {
+            match history.keep_as_dead_letter(place, reason.unwrap_or("it can never be processed")).await {
+                Ok(()) => self.kept += 1,
+                Err(error) => {
+                    self.failed.add(Name { message: Some(place), error: Some(error_line(&error)), ..Name::default() });
+                }
             }
         }
     }
@@ -57,6 +94,28 @@ impl Repair {
     fn failed(&mut self, end: End<'_>, error: String) {
         self.failed.add(Name { key: Some(end.key.to_owned()), error: Some(error), ..Name::default() });
     }
+}
+
+/// What was done about a session.
+enum Done {
+    Published(Republished),
+    MarkCorrected,
+    NoEnd,
+}
+
+async fn mend(history: &History, summaries: &Summaries, end: End<'_>) -> Result<Done, String> {
+    match end.wrong_mark {
+        Some(WrongMark { names, announced_at: 0 }) => {
+            summaries.unmark(end.key, names).await.map_err(|failure| failure.to_string())?;
+        }
+        Some(WrongMark { names, announced_at }) => {
+            summaries.correct_mark(end.key, names, announced_at).await.map_err(|failure| failure.to_string())?;
+            return Ok(Done::MarkCorrected);
+        }
+        None => {}
+    }
+    let published = publish(history, end).await.map_err(|error| error_line(&error))?;
+    Ok(published.map_or(Done::NoEnd, Done::Published))
 }
 
 /// Publishes the end again with its own bytes; where the stream does not hold them any more, or the server would not take

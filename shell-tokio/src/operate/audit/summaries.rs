@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use futures::TryStreamExt;
 use mongodb::{
     Database,
-    bson::{Bson, RawDocument, RawDocumentBuf, doc},
+    bson::{Bson, Document, RawDocument, RawDocumentBuf, doc},
 };
 use transcript_client::mongodb::{CommandError, CommandKind};
 use transcript_core::{Failure, Stored, event::SessionEnded};
@@ -96,6 +96,37 @@ impl Summaries {
         }
         Ok(())
     }
+}
+
+impl Summaries {
+    /// Removes the mark that names the message at `place`, if the summary has that one.
+    ///
+    /// # Errors
+    ///
+    /// MongoDB does not answer, or refuses.
+    pub async fn unmark(&self, key: &str, place: u64) -> Result<(), Failure> {
+        self.change_mark(key, place, doc! { "$unset": { "notified": "" } }).await
+    }
+
+    /// Has the mark that names the message at `from` name the one at `to`, if the summary has that one.
+    ///
+    /// # Errors
+    ///
+    /// MongoDB does not answer, or refuses.
+    pub async fn correct_mark(&self, key: &str, from: u64, to: u64) -> Result<(), Failure> {
+        let change = doc! { "$set": { "notified.streamSequence": place_in_stream(to) } };
+        self.change_mark(key, from, change).await
+    }
+
+    async fn change_mark(&self, key: &str, from: u64, change: Document) -> Result<(), Failure> {
+        let summary = doc! { "_id": key, "notified.streamSequence": place_in_stream(from) };
+        let changed = self.socket.answer(async { self.socket.summaries().update_one(summary, change).await }).await;
+        changed.map(drop).map_err(|error| error.failure(CommandKind::Mark))
+    }
+}
+
+fn place_in_stream(place: u64) -> i64 {
+    i64::try_from(place).unwrap_or(i64::MAX)
 }
 
 fn unread(error: CommandError) -> Failure {

@@ -15,7 +15,7 @@ mod render;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use async_nats::{HeaderMap, jetstream::Context};
+use async_nats::jetstream::Context;
 use bytes::Bytes;
 use mongodb::Database;
 use serde::Serialize;
@@ -35,7 +35,7 @@ use crate::{
     cli::Which,
     error_line::error_line,
     operate::audit::summaries::{BATCH, Found, Summaries},
-    operate::history::{History, HistoryError, Parts, Reading, Start},
+    operate::history::{History, HistoryError, Parts, Reading, Record, Start},
 };
 
 /// A dead letter.
@@ -197,12 +197,18 @@ pub async fn show(
     dead_letter.map(|dead_letter| (dead_letter, payload)).ok_or(DeadLettersError::Absent { sequence })
 }
 
-/// Publishes the payloads of dead letters as ends again, those that are open. Each has an outcome of its own.
+/// Publishes the payloads of dead letters as ends again, those that are open, or `corrected` in the place of a payload that
+/// can never be processed. Each has an outcome of its own.
 ///
 /// # Errors
 ///
 /// Nothing is known about the dead letters, and nothing was published.
-pub async fn redrive(js: &Context, database: &Database, which: &Which) -> Result<Vec<Outcome>, DeadLettersError> {
+pub async fn redrive(
+    js: &Context,
+    database: &Database,
+    which: &Which,
+    corrected: Option<&SessionEnded>,
+) -> Result<Vec<Outcome>, DeadLettersError> {
     let history = History::open(js).await?;
     let dead_letters = survey(&history, database).await?;
     let states: BTreeMap<u64, State> =
@@ -221,7 +227,9 @@ pub async fn redrive(js: &Context, database: &Database, which: &Which) -> Result
             Some(State::Redriven { redriven_as, came_back_as: None }) => {
                 Done::RedrivenBefore { redriven_as: *redriven_as }
             }
-            Some(State::Open) | None => redrive_one(&history, sequence).await.unwrap_or_else(|error| failed(&error)),
+            Some(State::Open) | None => {
+                redrive_one(&history, sequence, corrected).await.unwrap_or_else(|error| failed(&error))
+            }
         };
         outcomes.push(Outcome { sequence, done });
     }
@@ -244,9 +252,11 @@ pub async fn discard(js: &Context, sequences: &[u64]) -> Result<Vec<Outcome>, De
     Ok(outcomes)
 }
 
-async fn redrive_one(history: &History, sequence: u64) -> Result<Done, HistoryError> {
+async fn redrive_one(history: &History, sequence: u64, corrected: Option<&SessionEnded>) -> Result<Done, HistoryError> {
     Ok(match look(history, sequence).await? {
         Look::DeadLetter { payload, .. } => {
+            let corrected = corrected.and_then(|ended| serde_json::to_vec(ended).ok()).map(Bytes::from);
+            let payload = corrected.unwrap_or(payload);
             let end = history.republish(sequence, redrive_id(sequence), payload).await?;
             if end.before {
                 Done::RedrivenBefore { redriven_as: end.sequence }
@@ -290,10 +300,11 @@ enum Look {
 async fn look(history: &History, sequence: u64) -> Result<Look, HistoryError> {
     Ok(match history.message(sequence).await? {
         Some(message) if message.subject.as_str() == DEAD_LETTER_SUBJECT => {
-            let about = message.headers.get(STREAM_SEQUENCE_HEADER).and_then(|about| about.as_str().parse().ok());
+            let about = message.headers().find(|(name, _)| name == STREAM_SEQUENCE_HEADER);
+            let about = about.and_then(|(_, place)| place.parse().ok());
             Look::DeadLetter { payload: message.payload, about: about.unwrap_or(sequence) }
         }
-        Some(message) => Look::Other(message.subject.to_string()),
+        Some(message) => Look::Other(message.subject),
         None => Look::Absent,
     })
 }
@@ -303,13 +314,15 @@ async fn survey(history: &History, database: &Database) -> Result<Vec<StoredDead
     let mut dead_letters = read_dead_letters(history, through).await?;
     let Some(first) = dead_letters.first().map(|dead_letter| dead_letter.sequence) else { return Ok(dead_letters) };
     let redriven = read_redriven(history, first, through).await?;
-    let settled = settled(database, &dead_letters).await?;
+    let sessions = sessions(history, &dead_letters, &redriven).await?;
+    let settled = settled(database, sessions.values()).await?;
     let given_up: BTreeMap<u64, u64> = dead_letters
         .iter()
         .filter_map(|dead_letter| Some((dead_letter.stream_sequence?, dead_letter.sequence)))
         .collect();
     for dead_letter in &mut dead_letters {
-        let is_settled = dead_letter.session.as_ref().is_some_and(|session| settled.contains(session.key().as_str()));
+        let session = sessions.get(&dead_letter.sequence);
+        let is_settled = session.is_some_and(|session| settled.contains(session.key().as_str()));
         dead_letter.state = match redriven.get(&dead_letter.sequence) {
             _ if is_settled => State::Settled,
             Some(&redriven_as) => {
@@ -338,8 +351,7 @@ async fn read_dead_letters(history: &History, through: u64) -> Result<Vec<Stored
     let mut reader = history.read(Reading { subjects, start: Start::First, through, parts: Parts::Whole }).await?;
     let mut dead_letters = vec![];
     while let Some(record) = reader.next().await? {
-        let headers = record.message.headers.as_ref();
-        dead_letters.push(dead_letter(record.sequence, record.stored_at, headers, &record.message.payload));
+        dead_letters.push(dead_letter(&record));
     }
     reader.finish().await;
     Ok(dead_letters)
@@ -360,11 +372,35 @@ async fn read_redriven(history: &History, behind: u64, through: u64) -> Result<B
     Ok(redriven)
 }
 
-/// The keys of the dead letters' sessions for which nothing is left to do.
-async fn settled(database: &Database, dead_letters: &[StoredDeadLetter]) -> Result<BTreeSet<String>, DeadLettersError> {
+/// The sessions of the dead letters, by their places. One whose payload names none may have been redriven with another
+/// payload, which does.
+async fn sessions(
+    history: &History,
+    dead_letters: &[StoredDeadLetter],
+    redriven: &BTreeMap<u64, u64>,
+) -> Result<BTreeMap<u64, Session>, HistoryError> {
+    let mut sessions = BTreeMap::new();
+    for StoredDeadLetter { sequence, session, .. } in dead_letters {
+        let session = match (session, redriven.get(sequence)) {
+            (Some(session), _) => Some(session.clone()),
+            (None, Some(&end)) => {
+                let end = history.message(end).await?;
+                end.and_then(|end| SessionEnded::parse(&end.payload).ok()).map(|ended| ended.session)
+            }
+            (None, None) => None,
+        };
+        sessions.extend(session.map(|session| (*sequence, session)));
+    }
+    Ok(sessions)
+}
+
+/// The keys of those sessions for which nothing is left to do.
+async fn settled(
+    database: &Database,
+    sessions: impl Iterator<Item = &Session>,
+) -> Result<BTreeSet<String>, DeadLettersError> {
     let summaries = Summaries::of(database);
-    let keys: Vec<_> =
-        dead_letters.iter().filter_map(|dead_letter| Some(dead_letter.session.as_ref()?.key())).collect();
+    let keys: Vec<_> = sessions.map(Session::key).collect();
     let mut settled = BTreeSet::new();
     for batch in keys.chunks(BATCH) {
         let found = summaries.find(batch.iter().map(|key| key.as_str())).await.map_err(DeadLettersError::Store)?;
@@ -381,13 +417,13 @@ async fn settled(database: &Database, dead_letters: &[StoredDeadLetter]) -> Resu
 }
 
 /// A dead letter as it is read, and of which nothing more is known yet.
-fn dead_letter(sequence: u64, stored_at: WallTime, headers: Option<&HeaderMap>, payload: &[u8]) -> StoredDeadLetter {
-    let text = |name: &str| headers?.get(name).map(|value| value.as_str());
+fn dead_letter(record: &Record) -> StoredDeadLetter {
+    let text = |name: &str| record.header(name);
     let number = |name: &str| text(name)?.parse::<u64>().ok();
     StoredDeadLetter {
-        sequence,
-        at: text(TIME_HEADER).and_then(|at| at.parse().ok()).map_or(stored_at, WallTime::from_millis),
-        session: SessionEnded::parse(payload).ok().map(|ended| ended.session),
+        sequence: record.sequence,
+        at: text(TIME_HEADER).and_then(|at| at.parse().ok()).map_or(record.stored_at, WallTime::from_millis),
+        session: SessionEnded::parse(&record.payload).ok().map(|ended| ended.session),
         attempts: number(ATTEMPTS_HEADER),
         reason: text(REASON_HEADER).map(str::to_owned),
         processor: text(PROCESSOR_HEADER).map(str::to_owned),
@@ -399,20 +435,24 @@ fn dead_letter(sequence: u64, stored_at: WallTime, headers: Option<&HeaderMap>, 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::operate::history::RawMessage;
+
+    fn record(block: &'static str, payload: &'static [u8]) -> Record {
+        Record::from(RawMessage {
+            sequence: 9,
+            subject: DEAD_LETTER_SUBJECT.to_owned(),
+            stored_at: WallTime::from_millis(1),
+            header_block: block.into(),
+            payload: payload.into(),
+        })
+    }
 
     #[test]
     fn a_dead_letter_says_what_its_headers_say() {
-        let mut headers = HeaderMap::new();
-        let values = [
-            (STREAM_SEQUENCE_HEADER, "7"),
-            (ATTEMPTS_HEADER, "5"),
-            (REASON_HEADER, "the summary step panicked"),
-            (TIME_HEADER, "1500"),
-            (PROCESSOR_HEADER, "host/12"),
-        ];
-        values.into_iter().for_each(|(name, value)| headers.insert(name, value));
+        let block = "NATS/1.0\r\nTranscript-Stream-Sequence: 7\r\nTranscript-Attempts: 5\r\nTranscript-Reason: the \
+                     summary step panicked\r\nTranscript-Time: 1500\r\nTranscript-Processor: host/12\r\n\r\n";
         let payload = br#"{"conversationId":"c","sessionId":"s","publishedSegments":1}"#;
-        let read = dead_letter(9, WallTime::from_millis(1), Some(&headers), payload);
+        let read = dead_letter(&record(block, payload));
         let expected = StoredDeadLetter {
             sequence: 9,
             at: WallTime::from_millis(1500),
@@ -428,10 +468,8 @@ mod tests {
 
     #[test]
     fn a_dead_letter_of_somebody_else_is_read_as_far_as_it_goes() {
-        let mut headers = HeaderMap::new();
-        headers.insert(ATTEMPTS_HEADER, "many");
-        for headers in [None, Some(&headers)] {
-            let read = dead_letter(9, WallTime::from_millis(1), headers, b"\xff");
+        for block in ["", "NATS/1.0\r\nTranscript-Attempts: many\r\n\r\n"] {
+            let read = dead_letter(&record(block, b"\xff"));
             assert_eq!((read.at, read.session, read.attempts), (WallTime::from_millis(1), None, None));
         }
     }

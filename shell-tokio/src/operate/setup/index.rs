@@ -46,7 +46,7 @@ fn keys() -> Document {
 }
 
 /// The indexes as the server describes them; the driver's own type leaves out whether one is hidden.
-async fn list(db: &Database, collection: &str) -> Result<Vec<Document>, Error> {
+pub(super) async fn list(db: &Database, collection: &str) -> Result<Vec<Document>, Error> {
     match db.run_cursor_command(doc! { "listIndexes": collection }).await {
         Ok(cursor) => cursor.try_collect().await,
         Err(e) if is_namespace_not_found(&e) => Ok(Vec::new()),

@@ -1,16 +1,22 @@
 //! The objects in JetStream, and the settings that each must have.
 
-use async_nats::jetstream::ErrorCode;
+use std::time::Duration;
+
+use async_nats::{datetime::parse_rfc3339, jetstream::ErrorCode};
 use serde_json::{Value, json};
-use transcript_core::contract::{
-    CONSUMER, RECORDING_STREAM, RECORDING_SUBJECTS, SESSION_ENDED_SUBJECT, TRANSCRIPTION_STREAM, TRANSCRIPTION_SUBJECTS,
+use transcript_core::{
+    WallTime,
+    contract::{
+        CONSUMER, RECORDING_STREAM, RECORDING_SUBJECTS, SESSION_ENDED_SUBJECT, TRANSCRIPTION_STREAM,
+        TRANSCRIPTION_SUBJECTS,
+    },
 };
 
 use super::{
-    SetupError,
+    Request, SetupError,
     plan::{self, Config, Otherwise, Plan, Refusal, Rule, Wanted},
 };
-use crate::cli::StreamSettings;
+use crate::cli::StreamValues;
 
 const FIXED: &str = "JetStream cannot change that: move the messages to a stream that has it, or remove this one";
 const FIXED_CONSUMER: &str = "JetStream cannot change that: remove the consumer; the next start makes it anew, and hands \
@@ -36,8 +42,8 @@ enum ObjectKind {
 
 impl Object {
     /// The stream of the transcripts.
-    pub(super) fn transcription(settings: &StreamSettings) -> Self {
-        let mut rules = stream_rules(&TRANSCRIPTION_SUBJECTS, settings);
+    pub(super) fn transcription(request: &Request) -> Self {
+        let mut rules = stream_rules(&TRANSCRIPTION_SUBJECTS, request);
         rules.extend([
             fixed("storage", "file", FIXED),
             fixed_nothing("persist_mode", ASYNC),
@@ -49,20 +55,21 @@ impl Object {
             Rule { field: "no_ack", wanted: Wanted::Nothing, otherwise: Otherwise::Change },
             Rule {
                 field: "duplicate_window",
-                wanted: Wanted::Time(settings.duplicate_window),
-                otherwise: Otherwise::Change,
+                wanted: Wanted::Time(request.values().duplicate_window),
+                otherwise: asked(request.settings.duplicate_window, "--duplicate-window"),
             },
         ]);
         Self::stream(TRANSCRIPTION_STREAM, rules)
     }
 
     /// The stream of the recordings. The processor does not read it, so how it stores its messages is not its business.
-    pub(super) fn recording(settings: &StreamSettings) -> Self {
-        Self::stream(RECORDING_STREAM, stream_rules(&RECORDING_SUBJECTS, settings))
+    pub(super) fn recording(request: &Request) -> Self {
+        Self::stream(RECORDING_STREAM, stream_rules(&RECORDING_SUBJECTS, request))
     }
 
     /// The consumer that all processors share.
-    pub(super) fn consumer(settings: &StreamSettings) -> Self {
+    pub(super) fn consumer(request: &Request) -> Self {
+        let (values, settings) = (request.values(), &request.settings);
         let mut rules = vec![
             fixed("durable_name", CONSUMER, FIXED_CONSUMER),
             fixed_nothing("deliver_subject", FIXED_CONSUMER),
@@ -71,14 +78,24 @@ impl Object {
             fixed("replay_policy", "instant", FIXED_CONSUMER),
             fixed_nothing("mem_storage", FIXED_CONSUMER),
         ];
+        let ack_wait = match asked(settings.ack_wait, "--ack-wait") {
+            // The server overwrites the ack wait with the first step of a backoff.
+            Otherwise::Keep { option, least, .. } => Otherwise::Keep { option, least, unless: Some("backoff") },
+            otherwise @ (Otherwise::Change | Otherwise::Refuse(_) | Otherwise::RefuseIf(..)) => otherwise,
+        };
+        let most = i64::try_from(values.max_ack_pending).unwrap_or(-1);
+        let unlimited = match asked(settings.max_ack_pending, "--max-ack-pending") {
+            Otherwise::Keep { option, unless, .. } => Otherwise::Keep { option, unless, least: -1 },
+            otherwise @ (Otherwise::Change | Otherwise::Refuse(_) | Otherwise::RefuseIf(..)) => otherwise,
+        };
         rules.extend(
             [
-                ("filter_subject", Wanted::Value(json!(SESSION_ENDED_SUBJECT))),
-                ("ack_wait", Wanted::Time(settings.ack_wait)),
-                ("max_deliver", Wanted::Value(json!(settings.max_deliver))),
-                ("max_ack_pending", Wanted::Value(json!(settings.max_ack_pending))),
+                ("filter_subject", Wanted::Value(json!(SESSION_ENDED_SUBJECT)), Otherwise::Change),
+                ("ack_wait", Wanted::Time(values.ack_wait), ack_wait),
+                ("max_deliver", Wanted::Value(json!(values.max_deliver)), asked(settings.max_deliver, "--max-deliver")),
+                ("max_ack_pending", Wanted::Value(json!(most)), unlimited),
             ]
-            .map(|(field, wanted)| Rule { field, wanted, otherwise: Otherwise::Change }),
+            .map(|(field, wanted, otherwise)| Rule { field, wanted, otherwise }),
         );
         let hindrance = |field, wanted| Rule { field, wanted, otherwise: Otherwise::Change };
         rules.extend(HINDERING_TIMES.map(|field| hindrance(field, Wanted::NoTime)));
@@ -163,6 +180,10 @@ impl Object {
 
     /// What is left as it is although it weakens what the processor promises.
     pub(super) fn warnings(&self, config: &Config) -> Vec<String> {
+        let transform = config.get("subject_transform").filter(|transform| !plan::is_nothing(transform));
+        let transform = transform.map(|transform| {
+            format!("{} stores messages under other subjects, by subject_transform {transform}", self.name)
+        });
         let limits = limits(config).filter(|_| self.remembers_ids());
         let limited = limits.map(|(field, limit)| {
             format!(
@@ -177,7 +198,61 @@ impl Object {
                 self.name
             )
         });
-        limited.chain(size).collect()
+        limited.chain(size).chain(transform).chain(self.short_window(config)).collect()
+    }
+
+    /// A notification is repeated where the call is processed again behind the window.
+    fn short_window(&self, config: &Config) -> Option<String> {
+        let rule = self.rules.iter().find(|rule| rule.field == "duplicate_window")?;
+        if !matches!(rule.otherwise, Otherwise::Keep { .. }) {
+            return None;
+        }
+        let window = config.get(rule.field)?.as_u64()?;
+        let least = plan::nanos(StreamValues::default().duplicate_window);
+        (window < least).then(|| {
+            format!(
+                "{} has duplicate_window {}: a call that is processed again later than that may be announced twice; \
+                 `setup --duplicate-window {}` changes it",
+                self.name,
+                plan::show_time(window),
+                plan::show_time(least)
+            )
+        })
+    }
+
+    /// The values that it has in common with others of its kind, into `values`.
+    pub(super) fn values(&self, config: &Config, values: &mut StreamValues) {
+        let number = |field: &str| config.get(field).and_then(Value::as_u64);
+        let time = |field: &str| number(field).map(Duration::from_nanos);
+        match self.kind {
+            ObjectKind::Stream(_) if self.remembers_ids() => {
+                values.duplicate_window = time("duplicate_window").unwrap_or(values.duplicate_window);
+                values.replicas = number("num_replicas").unwrap_or(values.replicas);
+            }
+            ObjectKind::Stream(_) => {}
+            ObjectKind::Consumer => {
+                values.ack_wait = time("ack_wait").unwrap_or(values.ack_wait);
+                values.max_deliver = number("max_deliver").unwrap_or(values.max_deliver);
+                values.max_ack_pending = number("max_ack_pending").unwrap_or(u64::MAX);
+            }
+        }
+    }
+
+    /// A subject that the stream takes and that nobody uses; nothing for what is no stream.
+    pub(super) fn probe_subject(&self) -> Option<String> {
+        let (ObjectKind::Stream(_), Some(Wanted::Subjects(subjects))) =
+            (&self.kind, self.rules.iter().find(|rule| rule.field == "subjects").map(|rule| &rule.wanted))
+        else {
+            return None;
+        };
+        Some(subjects.first()?.replace('>', "setup-probe"))
+    }
+
+    /// Until when nothing is handed out, where that is so at `now`.
+    pub(super) fn paused_until(&self, config: &Config, now: WallTime) -> Option<String> {
+        let text = config.get("pause_until")?.as_str().filter(|_| matches!(self.kind, ObjectKind::Consumer))?;
+        let until = parse_rfc3339(text).ok()?.unix_timestamp_nanos() / 1_000_000;
+        (until > i128::from(now.as_millis())).then(|| text.to_owned())
     }
 
     /// The subject and the body of the request to create or update it with `config`.
@@ -227,20 +302,33 @@ fn drops_old(config: &Config, limit: &str) -> bool {
 }
 
 /// Times with which the processor could not work as promised: `backoff` replaces the ack wait, an idle consumer would be
-/// removed and would start over, and a pull that is to wait for longer than allowed is answered with an error.
-const HINDERING_TIMES: [&str; 3] = ["backoff", "inactive_threshold", "max_expires"];
+/// removed and would start over, and a pull that is to wait for longer than allowed is answered with an error. The time for
+/// which a client stays pinned goes with the priority policy: nats-server refuses one without the other (error 10197).
+const HINDERING_TIMES: [&str; 4] = ["backoff", "inactive_threshold", "max_expires", "priority_timeout"];
 
 /// The like of [`HINDERING_TIMES`]: other filters widen ours, without bodies there is no call to process, and a pull that
 /// is larger than allowed, or names no priority group where one is wanted, is answered with an error.
 const HINDRANCES: [&str; 6] =
     ["filter_subjects", "headers_only", "max_batch", "max_bytes", "priority_groups", "priority_policy"];
 
-fn stream_rules(subjects: &[&'static str], settings: &StreamSettings) -> Vec<Rule> {
+/// What to do about a value that is another: to change it where it is asked for.
+fn asked<T: Copy>(setting: Option<T>, option: &'static str) -> Otherwise {
+    match setting {
+        Some(_) => Otherwise::Change,
+        None => Otherwise::Keep { option, least: 1, unless: None },
+    }
+}
+
+fn stream_rules(subjects: &[&'static str], request: &Request) -> Vec<Rule> {
     vec![
         fixed_nothing("mirror", FOLLOWS),
         fixed_nothing("sealed", SEALED),
         Rule { field: "subjects", wanted: Wanted::Subjects(subjects.to_vec()), otherwise: Otherwise::Change },
-        Rule { field: "num_replicas", wanted: Wanted::Value(json!(settings.replicas)), otherwise: Otherwise::Change },
+        Rule {
+            field: "num_replicas",
+            wanted: Wanted::Value(json!(request.values().replicas)),
+            otherwise: asked(request.settings.replicas, "--replicas"),
+        },
     ]
 }
 

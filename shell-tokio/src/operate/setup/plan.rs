@@ -36,6 +36,16 @@ pub(super) enum Otherwise {
     Refuse(&'static str),
     /// It is refused, for the reason given second, where it is what is given first; any other value is changed.
     RefuseIf(&'static str, &'static str),
+    /// It stays, because nobody asked for a change, unless it is smaller than `least` or another setting, `unless`, has made
+    /// it what it is; then it is changed.
+    Keep {
+        /// The option that asks for a change.
+        option: &'static str,
+        /// The smallest number that can stay.
+        least: i64,
+        /// A setting that overrules this one while it is set.
+        unless: Option<&'static str>,
+    },
 }
 
 /// A setting that is not what it must be, with both values written for people.
@@ -51,6 +61,8 @@ pub(super) struct Difference {
 pub(super) struct Plan {
     pub config: Config,
     pub differences: Vec<Difference>,
+    /// What stays although the default is another, with the options that would change it.
+    pub kept: Vec<(Difference, &'static str)>,
 }
 
 /// A setting that cannot be changed.
@@ -64,6 +76,7 @@ pub(super) struct Refusal {
 pub(super) fn plan(existing: &Config, rules: &[Rule]) -> Result<Plan, Refusal> {
     let mut config = existing.clone();
     let mut differences = Vec::new();
+    let mut kept = Vec::new();
     for rule in rules {
         let value = existing.get(rule.field).unwrap_or(&Value::Null);
         let wanted = rule.wanted.given(value);
@@ -75,7 +88,11 @@ pub(super) fn plan(existing: &Config, rules: &[Rule]) -> Result<Plan, Refusal> {
         match rule.otherwise {
             Otherwise::Refuse(why) => return Err(Refusal { difference, why }),
             Otherwise::RefuseIf(bad, why) if value == bad => return Err(Refusal { difference, why }),
-            Otherwise::RefuseIf(..) | Otherwise::Change => {}
+            Otherwise::Keep { option, least, unless } if can_stay(existing, value, least, unless) => {
+                kept.push((difference, option));
+                continue;
+            }
+            Otherwise::RefuseIf(..) | Otherwise::Change | Otherwise::Keep { .. } => {}
         }
         if wanted.is_null() {
             config.remove(rule.field);
@@ -84,7 +101,14 @@ pub(super) fn plan(existing: &Config, rules: &[Rule]) -> Result<Plan, Refusal> {
         }
         differences.push(difference);
     }
-    Ok(Plan { config, differences })
+    Ok(Plan { config, differences, kept })
+}
+
+fn can_stay(existing: &Config, value: &Value, least: i64, unless: Option<&str>) -> bool {
+    let overruled = unless.and_then(|other| existing.get(other)).is_some_and(|other| !is_nothing(other));
+    // Numbers above an i64's are times of centuries.
+    let is_enough = value.as_i64().map_or(value.is_u64(), |value| value >= least && value != 0);
+    is_enough && !overruled
 }
 
 /// The configuration of an object that does not exist yet.
@@ -134,7 +158,7 @@ fn same(a: &Value, b: &Value) -> bool {
     a == b || (is_nothing(a) && is_nothing(b))
 }
 
-fn is_nothing(value: &Value) -> bool {
+pub(super) fn is_nothing(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::Bool(set) => !set,
@@ -224,12 +248,32 @@ mod tests {
     #[test]
     fn what_is_as_it_must_be_is_left_alone() {
         let existing = blank(&rules());
-        assert_eq!(plan(&existing, &rules()).unwrap(), Plan { config: existing, differences: vec![] });
+        assert_eq!(plan(&existing, &rules()).unwrap(), Plan { config: existing, differences: vec![], kept: vec![] });
         for nothing in [json!(null), json!([]), json!(0), json!(false), json!(""), json!({})] {
             let mut existing = blank(&rules());
             existing.insert("backoff".to_owned(), nothing);
             assert_eq!(plan(&existing, &rules()).unwrap().differences, []);
         }
+    }
+
+    #[test]
+    fn what_nobody_asked_for_stays_where_it_can() {
+        let keep = |unless| {
+            let otherwise = Otherwise::Keep { option: "--wait", least: 1, unless };
+            vec![Rule { field: "wait", wanted: Wanted::Time(Duration::from_secs(6)), otherwise }]
+        };
+        let of = |value: Value| config(&json!({ "wait": value, "backoff": [1] }));
+        let plan_of = |value: Value, unless| plan(&of(value), &keep(unless)).unwrap();
+        let minute = plan_of(json!(60_000_000_000_u64), None);
+        assert_eq!(minute.config, of(json!(60_000_000_000_u64)));
+        let kept: Vec<_> = minute.kept.iter().map(|(d, option)| (&*d.existing, &*d.wanted, *option)).collect();
+        assert_eq!((kept, minute.differences), (vec![("1m", "6s", "--wait")], vec![]));
+        for (value, unless) in [(json!(1), Some("backoff")), (json!(0), None), (json!(-1), None), (json!(null), None)] {
+            let plan = plan_of(value, unless);
+            assert_eq!((plan.kept.len(), plan.differences.len()), (0, 1));
+            assert_eq!(plan.config["wait"], json!(6_000_000_000_u64));
+        }
+        assert_eq!(plan_of(json!(6_000_000_000_u64), Some("backoff")).differences, []);
     }
 
     #[test]

@@ -14,7 +14,7 @@ const INDEX_NAME: usize = 128;
 ///
 /// An error of which nobody can tell whose it is.
 pub(super) fn write_errors(reply: &RawDocument) -> Result<WriteErrors, CommandError> {
-    let concern = reply.get_document("writeConcernError").ok().map(|error| code(error));
+    let concern = reply.get_document("writeConcernError").ok().map(code);
     let Ok(errors) = reply.get_array("writeErrors") else { return Ok(WriteErrors { members: vec![], concern }) };
     let mut members = vec![];
     for error in errors {

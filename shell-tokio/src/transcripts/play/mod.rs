@@ -1,13 +1,9 @@
 //! `play`: acts as the transcriber. Saves and publishes the segments of recorded transcripts and ends their calls, at once
 //! or as they were spoken, and on request as a transcriber does on a bad day.
 
-mod file;
 mod timeline;
 
-use std::{
-    fmt, io,
-    path::{Path, PathBuf},
-};
+use std::{fmt, io, path::PathBuf};
 
 use async_nats::jetstream::{
     Context,
@@ -27,9 +23,11 @@ use transcript_core::{
 };
 use transcript_publishing::{PublishError, Publisher, SegmentMessage, SessionEnded};
 
-pub use self::file::{BadLine, Transcript};
 use self::timeline::{Action, Mishaps, Step, timeline};
-use crate::cli::PlayArgs;
+use crate::{
+    cli::PlayArgs,
+    transcripts::source::{Transcript, shown},
+};
 
 /// Most documents in one update command; together with [`BATCH_BYTES`] it keeps a command below MongoDB's bound of 48 MB.
 const BATCH_DOCUMENTS: usize = 1000;
@@ -39,27 +37,78 @@ const DUPLICATE_KEY: i32 = 11000;
 /// How often such an upsert is done again.
 const UPSERT_ROUNDS: usize = 5;
 
-/// Plays the files one after another and hands what became of each session to `each`, when its file is played.
-///
-/// Playing a file twice is harmless: segments replace themselves, and repeated messages are known by their ids.
+/// Whether the mishaps that are asked for can happen to every call that somebody spoke in.
 ///
 /// # Errors
 ///
-/// A file with a bad line is not played at all, nor are those after it. Everything else can leave a file played in part;
-/// playing it again completes it.
+/// A call with fewer segments than are to be late and lost.
+pub fn check(transcripts: &[Transcript], args: &PlayArgs) -> Result<(), PlayError> {
+    let wanted = args.late.saturating_add(args.lose);
+    for transcript in transcripts {
+        for (told, segments) in transcript.sessions.iter().zip(transcript.by_session()) {
+            if !segments.is_empty() && segments.len() < wanted {
+                let session = told.session.session_id.to_string();
+                let (late, lose) = (args.late, args.lose);
+                return Err(PlayError::TooFew {
+                    path: transcript.path.clone(),
+                    session,
+                    segments: segments.len(),
+                    late,
+                    lose,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Plays transcripts one after another and hands what became of each session to `each`, when its transcript is played.
+///
+/// Playing a transcript twice is harmless: segments replace themselves, and repeated messages are known by their ids.
+///
+/// # Errors
+///
+/// Nothing is played where the stream is missing, or a segment is larger than the servers take. Everything else can leave a
+/// transcript played in part; playing it again completes it.
 pub async fn play(
     js: &Context,
     db: &Database,
     args: &PlayArgs,
+    transcripts: &[Transcript],
     mut each: impl FnMut(&PlayedSession) -> io::Result<()>,
 ) -> Result<(), PlayError> {
-    if let Err(e) = js.get_stream(TRANSCRIPTION_STREAM).await {
-        return Err(if is_not_found(&e) { PlayError::NoStream } else { PlayError::Stream(e) });
-    }
+    let stream = js
+        .get_stream(TRANSCRIPTION_STREAM)
+        .await
+        .map_err(|e| if is_not_found(&e) { PlayError::NoStream } else { PlayError::Stream(e) })?;
+    let limit = largest_message(js, stream.cached_info().config.max_message_size);
+    transcripts.iter().try_for_each(|transcript| check_sizes(transcript, limit))?;
     let player = Player { publisher: Publisher::new(js.clone()), db: db.clone() };
-    for path in &args.files {
-        for played in player.play(path, args).await? {
+    for transcript in transcripts {
+        for played in player.play(transcript, args).await? {
             each(&played).map_err(PlayError::Output)?;
+        }
+    }
+    Ok(())
+}
+
+/// What a message may have of headers and payload together, in bytes: the server's bound, or the stream's where it is lower.
+fn largest_message(js: &Context, of_the_stream: i32) -> usize {
+    let of_the_server = js.client().max_payload();
+    // The stream has no bound of its own where it says zero or less.
+    match usize::try_from(of_the_stream) {
+        Ok(bound) if bound > 0 => bound.min(of_the_server),
+        Ok(_) | Err(_) => of_the_server,
+    }
+}
+
+/// A segment that would be stored and could not be published is refused before anything is stored.
+fn check_sizes(transcript: &Transcript, limit: usize) -> Result<(), PlayError> {
+    for segment in &transcript.segments {
+        let size = segment.message.message_size()?;
+        if size > limit {
+            let (path, line) = (transcript.path.clone(), segment.line);
+            return Err(PlayError::TooLarge { path, line, size, limit });
         }
     }
     Ok(())
@@ -103,28 +152,38 @@ pub enum PlayError {
     /// The stream cannot be asked for.
     #[error("cannot ask for the stream {TRANSCRIPTION_STREAM}; `transcript-processor setup` tells what is wrong")]
     Stream(#[source] GetStreamError),
-    /// The file cannot be read.
-    #[error("cannot read {}", path.display())]
-    Read {
+    /// A call has too few segments for what is to go wrong.
+    #[error(
+        "{}: session {session:?} has {segments} segments, too few for --late {late} and --lose {lose} together",
+        shown(path)
+    )]
+    TooFew {
         /// The file.
         path: PathBuf,
-        /// Why.
-        source: io::Error,
+        /// The session.
+        session: String,
+        /// How many it has.
+        segments: usize,
+        /// How many are to be saved late.
+        late: usize,
+        /// How many are never to be saved.
+        lose: usize,
     },
-    /// The file has no line of a call.
-    #[error("{}: no call in it", path.display())]
-    Empty {
+    /// A segment is larger than what can be published.
+    #[error(
+        "{}: line {line}: the segment makes a message of {size} bytes, and the stream takes {limit}; shorten it, or raise \
+         max_payload of the NATS servers",
+        shown(path)
+    )]
+    TooLarge {
         /// The file.
         path: PathBuf,
-    },
-    /// A line of the file is none of a transcript.
-    #[error("{}:{}", path.display(), line.number)]
-    BadLine {
-        /// The file.
-        path: PathBuf,
-        /// The first bad line.
-        #[source]
-        line: BadLine,
+        /// Counted from 1.
+        line: u64,
+        /// Bytes of the message.
+        size: usize,
+        /// Bytes that a message may have.
+        limit: usize,
     },
     /// A segment cannot be written as a document.
     #[error("cannot write a segment as a document")]
@@ -154,16 +213,9 @@ struct Player {
 }
 
 impl Player {
-    async fn play(&self, path: &Path, args: &PlayArgs) -> Result<Vec<PlayedSession>, PlayError> {
-        let text = tokio::fs::read_to_string(path)
-            .await
-            .map_err(|source| PlayError::Read { path: path.to_owned(), source })?;
-        let transcript = Transcript::parse(&text).map_err(|line| PlayError::BadLine { path: path.to_owned(), line })?;
-        if transcript.sessions.is_empty() {
-            return Err(PlayError::Empty { path: path.to_owned() });
-        }
+    async fn play(&self, transcript: &Transcript, args: &PlayArgs) -> Result<Vec<PlayedSession>, PlayError> {
         let mishaps = Mishaps { late: args.late, late_by: args.late_by, lose: args.lose };
-        let (steps, played) = timeline(&transcript, args.speed, mishaps);
+        let (steps, played) = timeline(transcript, args.speed, mishaps);
         let start = Instant::now();
         for steps in steps.chunk_by(|a, b| a.due == b.due && a.action.is_like(&b.action)) {
             if let Some(first) = steps.first() {

@@ -2,11 +2,16 @@
 
 use std::time::Duration;
 
-use super::{PlayedSession, file::Transcript};
 use transcript_publishing::{SegmentMessage, SessionEnded};
+
+use super::PlayedSession;
+use crate::transcripts::source::Transcript;
 
 /// No call is played for longer, whatever times its file names: beyond, a clock would overflow.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// No speaker pauses for longer, whatever times the file names: such a gap is played without a wait.
+const LONGEST_PAUSE_MS: u64 = 24 * 3600 * 1000;
 
 /// What goes wrong, in every session alike.
 #[derive(Debug, Clone, Copy)]
@@ -50,11 +55,7 @@ pub(super) fn timeline(transcript: &Transcript, speed: f64, mishaps: Mishaps) ->
     let mut ends = Vec::with_capacity(transcript.sessions.len());
     let mut late_saves = Vec::new();
     let mut played = Vec::with_capacity(transcript.sessions.len());
-    let mut by_session = vec![Vec::new(); transcript.sessions.len()];
-    for (order, (place, segment)) in transcript.segments.iter().enumerate() {
-        by_session[*place].push((order, segment));
-    }
-    for (told, own) in transcript.sessions.iter().zip(by_session) {
+    for (told, own) in transcript.sessions.iter().zip(transcript.by_session()) {
         let lost = mishaps.lose.min(own.len());
         let late = mishaps.late.min(own.len() - lost);
         let first_late = own.len() - lost - late;
@@ -89,35 +90,57 @@ pub(super) fn timeline(transcript: &Transcript, speed: f64, mishaps: Mishaps) ->
 /// When each segment of one session is due; never before the one before it.
 fn dues<'a>(segments: impl Iterator<Item = &'a SegmentMessage> + Clone, speed: f64) -> Vec<Duration> {
     let moment = |segment: &SegmentMessage| segment.end_ms.or(segment.start_ms);
-    let first = segments.clone().filter_map(moment).min().unwrap_or(0);
-    let mut due = Duration::ZERO;
+    // The latest moment that was played: a segment of an earlier one is due at once.
+    let mut latest = segments.clone().filter_map(moment).min().unwrap_or(0);
+    let mut spoken = Duration::ZERO;
     segments
         .map(|segment| {
-            if speed > 0.0
-                && let Some(moment) = moment(segment)
+            if let Some(moment) = moment(segment)
+                && moment > latest
             {
-                let spoken = Duration::from_millis(moment.abs_diff(first));
-                due =
-                    due.max(Duration::try_from_secs_f64(spoken.as_secs_f64() / speed).unwrap_or(LONGEST).min(LONGEST));
+                let pause = moment.abs_diff(latest);
+                latest = moment;
+                if pause <= LONGEST_PAUSE_MS {
+                    spoken = spoken.saturating_add(Duration::from_millis(pause));
+                }
             }
-            due
+            if speed > 0.0 {
+                Duration::try_from_secs_f64(spoken.as_secs_f64() / speed).unwrap_or(LONGEST).min(LONGEST)
+            } else {
+                Duration::ZERO
+            }
         })
         .collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use transcript_core::ids::Session;
+
     use super::*;
+    use crate::transcripts::source::{SourceSegment, SourceSession};
 
     const NONE: Mishaps = Mishaps { late: 0, late_by: Duration::ZERO, lose: 0 };
 
-    fn line(session: &str, index: u64, end_ms: &str) -> String {
-        format!(r#"{{"conversationId":"c","sessionId":"{session}","index":{index},"text":"x","endMs":{end_ms}}}"#)
+    /// A transcript of segments: session, index, end.
+    fn transcript_of(segments: &[(&str, u64, Option<i64>)]) -> Transcript {
+        let mut transcript = Transcript::default();
+        for (name, index, end_ms) in segments {
+            let session = Session::new("c", name).unwrap();
+            let place = transcript.sessions.iter().position(|told| told.session == session).unwrap_or_else(|| {
+                transcript.sessions.push(SourceSession { session: session.clone(), announced: None });
+                transcript.sessions.len() - 1
+            });
+            let text = "x".to_owned();
+            let message =
+                SegmentMessage { session, index: *index, speaker: None, text, start_ms: None, end_ms: *end_ms };
+            transcript.segments.push(SourceSegment { place, message, line: 1 });
+        }
+        transcript
     }
 
     fn transcript() -> Transcript {
-        let lines = [line("a", 0, "50000"), line("b", 0, "1000"), line("a", 1, "52000"), line("a", 2, "null")];
-        Transcript::parse(&lines.join("\n")).unwrap()
+        transcript_of(&[("a", 0, Some(50_000)), ("b", 0, Some(1000)), ("a", 1, Some(52_000)), ("a", 2, None)])
     }
 
     /// `<due in ms> <what>`, with a bar before a segment that is not saved in time.
@@ -162,15 +185,22 @@ mod tests {
 
     #[test]
     fn a_silent_call_ends_with_what_it_announces() {
-        let transcript = Transcript::parse(r#"{"conversationId":"c","sessionId":"s","publishedSegments":9}"#).unwrap();
+        let session = Session::new("c", "s").unwrap();
+        let sessions = vec![SourceSession { session, announced: Some(9) }];
+        let transcript = Transcript { sessions, ..Transcript::default() };
         assert_eq!(shown(&timeline(&transcript, 1.0, NONE).0), ["0 end s 9"]);
     }
 
     #[test]
-    fn absurd_times_do_not_overflow() {
-        let lines = [line("a", 0, &i64::MIN.to_string()), line("a", 1, &i64::MAX.to_string())];
-        let transcript = Transcript::parse(&lines.join("\n")).unwrap();
-        let (steps, _) = timeline(&transcript, 0.000_1, NONE);
-        assert_eq!(steps.last().unwrap().due, LONGEST);
+    fn absurd_times_do_not_overflow_and_are_not_waited_for() {
+        let last = |times: &[i64], speed| {
+            let segments: Vec<_> = (0..).zip(times).map(|(index, time)| ("a", index, Some(*time))).collect();
+            timeline(&transcript_of(&segments), speed, NONE).0.last().unwrap().due
+        };
+        assert_eq!(last(&[i64::MIN, i64::MAX], 0.000_1), Duration::ZERO);
+        assert_eq!(last(&[0, 1_700_000_000_000, 1_700_000_001_000], 1.0), Duration::from_secs(1));
+        assert_eq!(last(&[0, 86_400_000], 1.0), Duration::from_secs(86_400));
+        assert_eq!(last(&[0, 86_400_000], 0.000_1), LONGEST);
+        assert_eq!(last(&[0, 5000, 2000, 6000], 1.0), Duration::from_secs(6));
     }
 }

@@ -1,0 +1,183 @@
+//! What MongoDB says of a write or a read decides about exactly what it says it about, and none of its words get any further.
+
+use std::time::Duration;
+
+use mongodb::{
+    Client, IndexModel,
+    bson::{Document, doc},
+    options::IndexOptions,
+};
+use tokio::time::Instant;
+use transcript_core::{contract::SUMMARIES_COLLECTION, ids::Session};
+use transcript_tests::{
+    calls::Call,
+    processor::{Processor, ProcessorCommand},
+    wait::wait_until,
+    world::TestWorld,
+};
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+/// Long beside everything awaited here, also on a busy machine.
+const LONG: Duration = Duration::from_secs(120);
+/// Short times, for tests that are not about them.
+const SHORT: [&str; 4] = ["--quiet-period", "100ms", "--ack-wait", "3s"];
+/// A word that only the servers' own texts hold.
+const WORD: &str = "confidential";
+
+async fn started(command: &ProcessorCommand) -> Result<Processor, Box<dyn std::error::Error>> {
+    let processor = command.start().await?;
+    wait_until("the processor is ready", LONG, || async {
+        if processor.logs().contains("ready") { Ok(()) } else { Err(processor.logs()) }
+    })
+    .await?;
+    Ok(processor)
+}
+
+async fn announced(world: &TestWorld, processor: &Processor, calls: usize) -> Outcome {
+    wait_until(format!("{calls} calls are announced"), LONG, || async {
+        let announced = world.notifications().await.map_err(|error| error.to_string())?.len();
+        if announced >= calls { Ok(()) } else { Err(format!("{announced}: {}", processor.logs())) }
+    })
+    .await?;
+    Ok(())
+}
+
+async fn logged(processor: &Processor, what: &str) -> Outcome {
+    wait_until(format!("the log says {what}"), LONG, || async {
+        if processor.logs().contains(what) { Ok(()) } else { Err(processor.logs()) }
+    })
+    .await?;
+    Ok(())
+}
+
+async fn end(world: &TestWorld, call: &Call) -> Outcome {
+    world.insert_segments(&call.segments).await?;
+    world.publish_session_end(&call.session, u64::try_from(call.segments.len())?).await?;
+    Ok(())
+}
+
+/// The processor's next commands fail as `data` says.
+async fn fail_commands(world: &TestWorld, times: i32, mut data: Document) -> Outcome {
+    data.insert("appName", "transcript-processor");
+    let client = Client::with_uri_str(world.mongodb_uri()).await?;
+    let command = doc! { "configureFailPoint": "failCommand", "mode": { "times": times }, "data": data };
+    client.database("admin").run_command(command).await?;
+    Ok(())
+}
+
+/// How many lines of the log say that something cannot be done.
+fn complaints(processor: &Processor) -> usize {
+    processor.logs().lines().filter(|line| line.contains("MongoDB cannot be used")).count()
+}
+
+/// mongod cuts the key in its message at 150 bytes, which is inside a character for one of the two calls. The reply cannot be
+/// read as text then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_unique_index_of_somebody_else_refuses_its_calls_and_no_others() -> Outcome {
+    let world = TestWorld::start().await?;
+    let summaries = world.database().collection::<Document>(SUMMARIES_COLLECTION);
+    let unique = IndexOptions::builder().unique(true).name("by conversation".to_owned()).build();
+    summaries.create_index(IndexModel::builder().keys(doc! { "conversationId": 1 }).options(unique).build()).await?;
+    let processor = started(&world.processor("run").arguments(SHORT)).await?;
+    for (number, conversation) in ["é".repeat(120), format!("e{}", "é".repeat(120))].iter().enumerate() {
+        for session in 0..2 {
+            end(&world, &Call::of(conversation, &format!("taken {number} {session}"), 2)?).await?;
+        }
+    }
+    for number in 0..47 {
+        end(&world, &Call::of(&format!("conversation {number}"), &format!("session {number}"), 2)?).await?;
+    }
+    announced(&world, &processor, 49).await?;
+    logged(&processor, "DuplicateKey (11000) on index by conversation").await?;
+    let logs = processor.logs();
+    assert!(!logs.contains("could not be read back"), "{logs}");
+    let told: Vec<&str> = logs.lines().filter(|line| line.contains("DuplicateKey")).collect();
+    assert!(told.iter().all(|line| !line.contains("dup key") && !line.contains("éé")), "{told:?}");
+    assert!(complaints(&processor) <= 6, "said once, and again at a low rate: {logs}");
+    assert_eq!(world.summaries().await?.len(), 49);
+    Ok(())
+}
+
+/// The codes by which a server refuses a document say nothing about a document where a read meets them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_that_is_refused_costs_no_call() -> Outcome {
+    let world = TestWorld::start_with_own_mongod().await?;
+    let processor = started(&world.processor("run").arguments(SHORT)).await?;
+    let mut calls = 0;
+    for code in [2, 9, 14, 10_334] {
+        fail_commands(&world, 4, doc! { "errorCode": code, "failCommands": ["aggregate", "find"] }).await?;
+        for number in 0..10 {
+            end(&world, &Call::of("c", &format!("{code} {number}"), 3)?).await?;
+        }
+        calls += 10;
+        announced(&world, &processor, calls).await?;
+    }
+    assert!(!processor.logs().contains("dead letter"), "{}", processor.logs());
+    Ok(())
+}
+
+/// The validator refuses one call's summary for good: it becomes a dead letter, with the code and its name for a reason.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_document_that_is_refused_fails_alone() -> Outcome {
+    let world = TestWorld::start().await?;
+    let validator = doc! { "conversationId": { "$ne": WORD } };
+    world.database().create_collection(SUMMARIES_COLLECTION).validator(validator).await?;
+    let processor = started(&world.processor("run").arguments(SHORT)).await?;
+    for number in 0..30 {
+        let conversation = if number == 11 { WORD } else { "c" };
+        end(&world, &Call::of(conversation, &format!("session {number}"), 3)?).await?;
+    }
+    announced(&world, &processor, 29).await?;
+    logged(&processor, "DocumentValidationFailure (121)").await?;
+    let refused = Session::new(WORD, "session 11")?;
+    assert_eq!(world.summary(&refused.key()).await?, None);
+    Ok(())
+}
+
+/// Nobody knows whether the writes will last: they are done again, and the server's text goes nowhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_concern_error_is_a_failure_and_is_named() -> Outcome {
+    let world = TestWorld::start_with_own_mongod().await?;
+    let processor = started(&world.processor("run").arguments(SHORT)).await?;
+    let unsure = doc! { "code": 64, "codeName": "WriteConcernFailed", "errmsg": format!("waiting for {WORD}") };
+    fail_commands(&world, 6, doc! { "failCommands": ["update"], "writeConcernError": unsure }).await?;
+    for number in 0..10 {
+        end(&world, &Call::of("c", &format!("session {number}"), 3)?).await?;
+    }
+    announced(&world, &processor, 10).await?;
+    logged(&processor, "WriteConcernTimeout (64)").await?;
+    let logs = processor.logs();
+    assert!(!logs.contains(WORD), "{logs}");
+    assert!(logs.contains("MongoDB can be used again to"), "{logs}");
+    Ok(())
+}
+
+/// Whatever stands in place of the summaries while the processor runs is named within seconds, and not 400 times a minute.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_view_or_a_time_series_in_place_of_the_summaries_is_named() -> Outcome {
+    let instead = [
+        (
+            "CommandNotSupportedOnView (166)",
+            doc! { "create": SUMMARIES_COLLECTION, "viewOn": "others", "pipeline": [] },
+        ),
+        ("InvalidOptions (72)", doc! { "create": SUMMARIES_COLLECTION, "timeseries": { "timeField": "updatedAt" } }),
+    ];
+    for (named, create) in instead {
+        let world = TestWorld::start().await?;
+        let processor = started(&world.processor("run").arguments(SHORT)).await?;
+        world.database().run_command(create).await?;
+        let ended = Instant::now();
+        for number in 0..40 {
+            end(&world, &Call::of("c", &format!("session {number}"), 3)?).await?;
+        }
+        logged(&processor, named).await?;
+        wait_until("they were tried for some seconds", LONG, || async {
+            if ended.elapsed() > Duration::from_secs(8) { Ok(()) } else { Err(processor.logs()) }
+        })
+        .await?;
+        assert!(complaints(&processor) <= 3, "{}", processor.logs());
+        assert_eq!(world.notifications().await?.len(), 0, "{named}");
+    }
+    Ok(())
+}
