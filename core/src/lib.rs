@@ -81,7 +81,6 @@
 //! # Ok::<(), transcript_core::SettingsError>(())
 //! ```
 
-#[cfg(feature = "planted-bugs")]
 mod bug;
 pub mod contract;
 pub mod event;
@@ -99,9 +98,8 @@ pub mod summary;
 mod time;
 mod timers;
 
-#[cfg(feature = "planted-bugs")]
-pub use self::bug::Bug;
 pub use self::{
+    bug::Bug,
     failure::{Failure, FailureKind},
     input::{
         ConsumerSettings, Cursor, Delivery, Exhausted, Input, Notified, Page, Payload, Report, StaleSummary, Stored,

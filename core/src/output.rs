@@ -77,15 +77,14 @@ pub enum Timer {
 pub enum Notice {
     /// A call's summary is stored and announced.
     Done(Done),
-    /// Effects of a kind fail, and none has succeeded since this was said last. It is said at the first failure, and then
-    /// once a minute at the most.
+    /// An effect failed. It is said of each kind at the first failure, and then once a minute at the most.
     Failing {
         /// Their kind.
         kind: EffectKind,
         /// The last failure.
         failure: Failure,
     },
-    /// Effects of a kind that failed succeed again.
+    /// An effect succeeded, the first one of its kind since that was said.
     Works {
         /// Their kind.
         kind: EffectKind,

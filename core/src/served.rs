@@ -6,7 +6,13 @@
 
 use std::time::Duration;
 
-use crate::{failure::Failure, kind::EffectKind, output::Notice, time::Time};
+use crate::{
+    bug::{Bug, Planted},
+    failure::Failure,
+    kind::EffectKind,
+    output::Notice,
+    time::Time,
+};
 
 /// How often people are told that effects of a kind fail.
 const SAID_EVERY: Duration = Duration::from_secs(60);
@@ -20,8 +26,10 @@ pub(crate) struct Served {
 #[derive(Debug, Default, Clone, Copy)]
 struct Kind {
     serving: Option<Serving>,
-    /// When it was said last that it fails; `None` since it last succeeded.
+    /// When it was said last that it fails.
     said: Option<Time>,
+    /// Whether it has not succeeded since then.
+    fails: bool,
 }
 
 /// A row of successes without a longer pause between two of them.
@@ -37,7 +45,7 @@ impl Served {
         let it = self.kind(kind)?;
         let since = it.serving.filter(|serving| now.since(serving.last) <= pause).map_or(now, |serving| serving.since);
         it.serving = Some(Serving { since, last: now });
-        it.said.take().map(|_| Notice::Works { kind })
+        std::mem::take(&mut it.fails).then_some(Notice::Works { kind })
     }
 
     /// Keeps in mind that one failed; tells what is to be said of it.
@@ -46,14 +54,20 @@ impl Served {
         if it.said.is_some_and(|said| now.since(said) < SAID_EVERY) {
             return None;
         }
-        it.said = Some(now);
+        (it.said, it.fails) = (Some(now), true);
         Some(Notice::Failing { kind, failure: failure.clone() })
     }
 
     /// Since when effects of this kind have succeeded without a longer pause than `pause`; `None` where they do not.
-    pub(crate) fn since(&self, kind: EffectKind, now: Time, pause: Duration) -> Option<Time> {
-        let serving = self.kinds.get(place(kind))?.serving;
-        serving.filter(|serving| now.since(serving.last) <= pause).map(|serving| serving.since)
+    pub(crate) fn since(&self, kind: EffectKind, now: Time, pause: Duration, planted: Planted) -> Option<Time> {
+        if planted.has_bug(Bug::GivesUpInOutages) {
+            return Some(Time::ZERO);
+        }
+        let is_evidence = |of: &EffectKind| {
+            *of == kind || (planted.has_bug(Bug::AnySuccessIsEvidence) && of.server() == kind.server())
+        };
+        let rows = EffectKind::ALL.into_iter().filter(is_evidence).filter_map(|of| self.kinds.get(place(of))?.serving);
+        rows.filter(|serving| now.since(serving.last) <= pause).map(|serving| serving.since).min()
     }
 
     fn kind(&mut self, kind: EffectKind) -> Option<&mut Kind> {

@@ -31,6 +31,12 @@ impl Time {
         Self(self.0.saturating_add(u64::try_from(span.as_micros()).unwrap_or(u64::MAX)))
     }
 
+    /// This time and `span` less; the start where that is too much.
+    #[must_use]
+    pub fn before(self, span: Duration) -> Self {
+        Self(self.0.saturating_sub(u64::try_from(span.as_micros()).unwrap_or(u64::MAX)))
+    }
+
     /// The time from `earlier` to this one; zero where `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {

@@ -56,6 +56,7 @@ fn step() -> impl Strategy<Value = Step> {
         FailureKind::Busy,
         FailureKind::Denied,
         FailureKind::Rejected,
+        FailureKind::Missing,
     ]);
     let what = prop_oneof![
         8 => (0..4_u8).prop_map(|variant| ReportPick::Success { variant }),
@@ -120,6 +121,8 @@ struct CheckedProcessor {
     /// When each delivery was last known to be worked on.
     alive: BTreeMap<String, Time>,
     given_back: BTreeSet<String>,
+    /// The calls that are stored, announced and marked.
+    done: BTreeSet<String>,
     wake_up: Option<transcript_core::WakeUp>,
     draining: bool,
     drained: bool,
@@ -137,6 +140,7 @@ impl CheckedProcessor {
             delivered: 0,
             alive: BTreeMap::new(),
             given_back: BTreeSet::new(),
+            done: BTreeSet::new(),
             wake_up: None,
             draining: false,
             drained: false,
@@ -158,12 +162,10 @@ impl CheckedProcessor {
                 if let Some(place) = self.messages.len().checked_sub(back + 1) {
                     let stream_sequence = u64::try_from(place).expect("it is small") + 1;
                     let received_at = WallTime::from_millis(1_000_000);
-                    self.handle(Input::Exhausted(Exhausted {
-                        stream_sequence,
-                        attempts: 3,
-                        received_at,
-                        payload: None,
-                    }));
+                    let payload =
+                        self.messages.get(place).filter(|_| place % 2 == 0).map(|(payload, _)| payload.clone());
+                    let payload = payload.map(|payload| Payload(payload.into_bytes()));
+                    self.handle(Input::Exhausted(Exhausted { stream_sequence, attempts: 3, received_at, payload }));
                 }
             }
             Step::Outgrow { session } => {
@@ -201,7 +203,7 @@ impl CheckedProcessor {
     fn hand_over(&mut self, place: usize, age_ms: u16) {
         // The shell asks for no more than there is room for; a few may still be on the way when it drains.
         let most = settings().max_in_flight;
-        if (self.processor.room() == 0 && !self.draining) || self.processor.in_flight() >= 2 * most {
+        if (self.processor.room() == 0 && !self.draining) || self.processor.in_flight() >= 4 * most {
             return;
         }
         let (payload, attempts) = self.messages.get_mut(place).expect("there is such a message");
@@ -222,14 +224,40 @@ impl CheckedProcessor {
     }
 
     fn report(&mut self, effect: EffectId, report: Report) {
+        let asked = self.asked.iter().rev().find(|(id, _)| *id == effect).map(|(_, asked)| asked.clone());
         let seen = self.seen.get_mut(&effect.job).expect("the job asked");
+        let mut is_awaited = false;
         if let Some((last, _, reported)) = &mut seen.last
             && *last == effect
         {
-            *reported = true;
+            is_awaited = !std::mem::replace(reported, true);
+        }
+        let is_marked = match &report {
+            Report::Saved(stored) | Report::Checked(Some(stored)) => stored.notified.is_some(),
+            Report::Marked => true,
+            Report::Counted { .. }
+            | Report::Loaded(_)
+            | Report::Checked(None)
+            | Report::Published { .. }
+            | Report::DeadLettered { .. }
+            | Report::Republished { .. }
+            | Report::Acknowledged
+            | Report::Failed(_) => false,
+        };
+        if is_awaited
+            && is_marked
+            && let Some(Effect::Mark { key, .. } | Effect::Check { key }) = &asked
+        {
+            self.done.insert(key.as_str().to_owned());
+        }
+        if is_awaited
+            && is_marked
+            && let Some(Effect::Save { summary }) = &asked
+        {
+            self.done.insert(summary.key.as_str().to_owned());
         }
         match &report {
-            Report::Saved(stored) => {
+            Report::Saved(stored) | Report::Checked(Some(stored)) => {
                 seen.saved = true;
                 seen.announced |= stored.notified.is_some();
                 seen.marked |= stored.notified.is_some();
@@ -238,11 +266,15 @@ impl CheckedProcessor {
             Report::Marked => seen.marked = true,
             Report::DeadLettered { .. } => seen.dead_lettered = true,
             Report::Republished { .. } => seen.republished = true,
-            Report::Counted { .. }
-            | Report::Loaded(_)
-            | Report::Checked(_)
-            | Report::Acknowledged
-            | Report::Failed(_) => {}
+            // It cannot be marked, but it is announced.
+            Report::Failed(failure) => {
+                let is_refused = matches!(failure.kind, FailureKind::Rejected | FailureKind::Missing);
+                seen.marked |= seen.announced && is_refused;
+                // There is nothing to keep.
+                let asked_for_one = matches!(asked, Some(Effect::DeadLetter { .. }));
+                seen.dead_lettered |= asked_for_one && failure.kind == FailureKind::Missing;
+            }
+            Report::Counted { .. } | Report::Loaded(_) | Report::Checked(None) | Report::Acknowledged => {}
         }
         self.handle(Input::Reported { effect, report });
     }
@@ -292,7 +324,7 @@ impl CheckedProcessor {
         let (jobs, bytes) = (self.processor.in_flight(), self.processor.bytes_in_flight());
         assert!(jobs > 0 || bytes == 0, "{bytes} bytes are held for nobody");
         assert!(bytes <= 9000 + 2 * 8192, "{bytes} bytes: one page too many was asked for");
-        assert!(self.processor.in_flight() <= 2 * settings().max_in_flight + self.messages.len(), "jobs are bounded");
+        assert!(self.processor.in_flight() <= 4 * settings().max_in_flight + self.messages.len(), "jobs are bounded");
         if self.processor.in_flight() > 0 {
             let wake_up = self.wake_up.expect("a job is left without a deadline");
             assert!(wake_up.at > self.now, "a deadline that was served did not move");
@@ -305,8 +337,12 @@ impl CheckedProcessor {
             Effect::Count { session_id } | Effect::Load { session_id, .. } => session_id.to_string(),
             Effect::Save { summary } => summary.session.session_id.to_string(),
             Effect::Publish { notification, .. } => notification.session.session_id.to_string(),
-            Effect::Mark { key, .. } | Effect::Check { key } => key.as_str().trim_start_matches("c:").to_owned(),
-            Effect::DeadLetter { .. } | Effect::Republish { .. } | Effect::Acknowledge { .. } => String::new(),
+            Effect::Mark { key, .. } => key.as_str().trim_start_matches("c:").to_owned(),
+            // To look at a summary is in nobody's way.
+            Effect::Check { .. }
+            | Effect::DeadLetter { .. }
+            | Effect::Republish { .. }
+            | Effect::Acknowledge { .. } => String::new(),
         };
         let others_run = |(job, other): (&JobId, &JobHistory)| {
             let told = |(_, at, reported): (_, Time, bool)| reported || self.now >= at.after(timeout);
@@ -324,11 +360,16 @@ impl CheckedProcessor {
             seen.session = session;
         }
         match &effect {
-            Effect::Acknowledge { reply, acknowledgement, .. } => {
+            Effect::Acknowledge { reply, key, acknowledgement } => {
                 seen.over = true;
+                let key = key.as_ref().map(|key| key.as_str().to_owned());
+                let is_done = seen.saved && seen.announced && seen.marked;
+                if is_done {
+                    self.done.extend(key.clone());
+                }
                 match acknowledgement {
                     Acknowledgement::Ack => assert!(
-                        seen.republished || (seen.saved && seen.announced && seen.marked),
+                        seen.republished || key.is_some_and(|key| self.done.contains(&key)),
                         "acknowledged too early: {seen:?}"
                     ),
                     Acknowledgement::Nak { .. } => drop(self.given_back.insert(reply.to_string())),
@@ -402,10 +443,18 @@ fn report(effect: &Effect, what: ReportPick) -> Report {
                 revision: u64::from(variant.max(1)),
                 revised: None,
             }),
-            Effect::Check { .. } => Report::Checked(None),
-            Effect::Publish { notification, .. } => {
-                Report::Published { stream_sequence: u64::from(variant), segments: notification.segments }
-            }
+            Effect::Check { .. } => Report::Checked((variant > 0).then(|| Stored {
+                segments: 2,
+                complete: variant > 1,
+                notified: (variant == 3).then_some(Notified { stream_sequence: 1, at: WallTime::from_millis(0) }),
+                revision: 1,
+                revised: None,
+            })),
+            // An earlier run may have announced less; nobody but this one announces revisions.
+            Effect::Publish { notification: ours, .. } => Report::Published {
+                stream_sequence: u64::from(variant),
+                segments: if ours.revision.is_some() { ours.segments } else { ours.segments.min(variant.into()) },
+            },
             Effect::Mark { .. } => Report::Marked,
             Effect::DeadLetter { .. } => Report::DeadLettered { stream_sequence: u64::from(variant) },
             Effect::Republish { .. } => Report::Republished { stream_sequence: u64::from(variant) },

@@ -260,7 +260,9 @@ impl Ledger {
             Observation::Saved { key, after, .. } => {
                 self.summaries.insert((*key).clone(), after.summary.segments);
             }
-            Observation::Marked { key, announcement: Announcement::Processed | Announcement::ProcessedOnce } => {
+            Observation::Marked {
+                key, announcement: Announcement::Processed | Announcement::ProcessedOnce, ..
+            } => {
                 self.marks.entry((*key).clone()).or_insert(now);
             }
             Observation::NotificationStored {
@@ -304,6 +306,7 @@ impl Ledger {
             Observation::NotificationStored { announcement: Announcement::Revised { .. }, .. } => self.revisions += 1,
             Observation::Marked { announcement: Announcement::Revised { .. }, .. }
             | Observation::StaleSummary { .. }
+            | Observation::ConsumerLearnt { .. }
             | Observation::Thawed { .. }
             | Observation::Arrived { .. }
             | Observation::Delivered { .. }
@@ -318,7 +321,7 @@ impl Ledger {
     fn end_stored(&mut self, now: Time, call: usize, end: usize, sequence: u64, origin: Origin) {
         let call = self.plan.calls.get(call).expect("the plan's call");
         let (key, announced) = match &call.ends.get(end).expect("the plan's end").payload {
-            EndPayload::Announces(count) => (Some(call.ids().key()), *count),
+            EndPayload::Announces(count) | EndPayload::Claims(count) => (Some(call.ids().key()), *count),
             EndPayload::Malformed(_) => (None, 0),
         };
         self.enter_end(now, sequence, key, announced, origin);
@@ -404,6 +407,11 @@ impl Ledger {
     /// What became of a message that was given up.
     pub(crate) fn exhaustion(&self, sequence: u64, given_up: &GivenUp) -> Exhaustion {
         if self.dead_letters.iter().any(|dead_letter| dead_letter.of == sequence) {
+            return Exhaustion::Kept;
+        }
+        // Nothing is owed for a call that is announced.
+        let key = self.ends.get(&sequence).and_then(|end| end.key.as_ref());
+        if key.is_some_and(|key| self.marks.contains_key(key)) {
             return Exhaustion::Kept;
         }
         let at = given_up.at;

@@ -20,6 +20,8 @@ use crate::{
 pub(crate) enum Observation<'a> {
     /// A processor started; each of its jobs owes a heartbeat that often.
     Started { processor: usize, heartbeat: Duration },
+    /// A processor learnt what the consumer is set to: from now on each of its jobs owes a heartbeat that often.
+    ConsumerLearnt { processor: usize, heartbeat: Duration },
     /// A processor is no more: killed, or drained and gone.
     Ended { processor: usize, how: Ending },
     /// A processor goes on after it was frozen.
@@ -59,7 +61,7 @@ pub(crate) enum Observation<'a> {
     /// A summary was saved, or a stored one kept.
     Saved { key: &'a Key, before: Option<&'a Document>, after: &'a Document },
     /// A stored summary has a mark.
-    Marked { key: &'a Key, announcement: Announcement },
+    Marked { key: &'a Key, announcement: Announcement, revision: u64 },
     /// A notification of a summary, or of one that replaced it, is in the stream.
     NotificationStored { sequence: u64, announcement: Announcement, notification: &'a Notification },
     /// A dead letter about a message is in the stream.
@@ -105,6 +107,9 @@ impl fmt::Display for Observation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Started { processor, .. } => write!(f, "processor {processor}: started"),
+            Self::ConsumerLearnt { processor, heartbeat } => {
+                write!(f, "processor {processor}: learns that a heartbeat is due every {heartbeat:?}")
+            }
             Self::Ended { processor, how: Ending::Killed } => write!(f, "processor {processor}: killed"),
             Self::Ended { processor, how: Ending::Drained } => write!(f, "processor {processor}: drained"),
             Self::Thawed { processor } => write!(f, "processor {processor}: thawed"),
@@ -156,7 +161,7 @@ impl fmt::Display for Observation<'_> {
                 after.summary.words,
                 before.map(|before| before.summary.segments)
             ),
-            Self::Marked { key, announcement: Announcement::Revised { revision } } => {
+            Self::Marked { key, announcement: Announcement::Revised { revision }, .. } => {
                 write!(f, "store: {key} has the mark of revision {revision}")
             }
             Self::Marked { key, .. } => write!(f, "store: {key} has its mark"),

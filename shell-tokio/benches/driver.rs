@@ -9,8 +9,9 @@ use std::sync::Arc;
 use divan::{AllocProfiler, Bencher, counter::ItemsCount};
 use tokio::{
     runtime::{Builder, Runtime},
-    sync::{mpsc, watch},
+    sync::mpsc,
 };
+use transcript_client::jetstream::{self, Address, Frame, JetStream, Message};
 use transcript_core::{
     Delivery, Effect, Input, Page, Payload, Processor, Report, Settings, Stored, WallTime, ids::EffectId,
     summary::Segment,
@@ -18,6 +19,7 @@ use transcript_core::{
 use transcript_processor::{
     service::clock::Clock,
     service::driver::{Driver, Ended, Servers, Signal},
+    service::watchdog::Turns,
 };
 
 #[global_allocator]
@@ -61,7 +63,10 @@ struct Bench {
 impl Bench {
     fn new(deliveries: &[Input], segments: &[Segment]) -> Self {
         let (reports, inputs) = mpsc::unbounded_channel();
+        let (received, nats) = mpsc::unbounded_channel();
         let (finished, signals) = mpsc::unbounded_channel();
+        let connected = jetstream::Input::Connected { max_payload: 1 << 20, failed_attempts: 0 };
+        received.send(connected).expect("the receiver is here");
         for delivery in deliveries {
             reports.send(delivery.clone()).expect("the receiver is here");
         }
@@ -70,18 +75,20 @@ impl Bench {
             segments: u64::try_from(segments.len()).expect("there are few"),
             left: deliveries.len(),
             reports,
+            received,
             finished,
         };
         let settings = Settings { quiet_period: std::time::Duration::ZERO, ..Settings::default() };
         let processor = Processor::new(settings).expect("settings can work");
-        let driver =
-            Driver { processor, servers, clock: Clock::start(), inputs, allowance: watch::channel(0).0, tape: None };
+        let client = JetStream::new(jetstream::Settings::default());
+        let (clock, turns) = (Clock::start(), Turns::default());
+        let driver = Driver { processor, client, servers, clock, inputs, nats, tape: None, turns };
         Self { driver, signals }
     }
 
     fn run(mut self, runtime: &Runtime) {
         let ended = runtime.block_on(self.driver.run(&mut self.signals));
-        assert_eq!(ended, Ended::Drained { abandoned: 0 });
+        assert_eq!(ended, Ended::Stopped);
     }
 }
 
@@ -94,6 +101,7 @@ struct InstantServers {
     /// Jobs that are not acknowledged.
     left: usize,
     reports: mpsc::UnboundedSender<Input>,
+    received: mpsc::UnboundedSender<jetstream::Input>,
     finished: mpsc::UnboundedSender<Signal>,
 }
 
@@ -110,27 +118,37 @@ impl Servers for InstantServers {
                 revised: None,
             }),
             Effect::Check { .. } => Report::Checked(None),
-            Effect::Publish { notification, .. } => {
-                Report::Published { stream_sequence: 1, segments: notification.segments }
-            }
             Effect::Mark { .. } => Report::Marked,
-            Effect::DeadLetter { .. } => Report::DeadLettered { stream_sequence: 1 },
-            Effect::Republish { .. } => Report::Republished { stream_sequence: 1 },
-            Effect::Acknowledge { .. } => {
-                self.left -= 1;
-                if self.left == 0 {
-                    self.finished.send(Signal::Drain).expect("the driver listens");
-                }
-                Report::Acknowledged
-            }
+            Effect::Publish { .. }
+            | Effect::DeadLetter { .. }
+            | Effect::Republish { .. }
+            | Effect::Acknowledge { .. } => panic!("the client asks NATS for it"),
         };
         self.reports.send(Input::Reported { effect, report }).expect("the driver listens");
     }
 
-    fn in_progress(&mut self, _reply: Arc<str>) {}
+    /// A publish is acknowledged, and any answer confirms an acknowledgement; a pull request waits.
+    fn send(&mut self, frame: Frame) {
+        let Some(token) = frame.reply.filter(|_| !frame.subject.starts_with("$JS.API")) else { return };
+        if frame.subject.starts_with("$JS.ACK") {
+            self.left -= 1;
+            if self.left == 0 {
+                self.finished.send(Signal::Stop).expect("the driver listens");
+            }
+        }
+        let message = Message {
+            to: Address::Inbox(token),
+            reply: None,
+            status: None,
+            headers: vec![],
+            payload: br#"{"stream":"TRANSCRIPTION","seq":1}"#.to_vec(),
+            received_at: WallTime::from_millis(0),
+        };
+        self.received.send(jetstream::Input::Received(message)).expect("the driver listens");
+    }
 
-    fn stop_deliveries(&mut self) {
-        self.reports.send(Input::DeliveriesStopped).expect("the driver listens");
+    fn set_up(&mut self, problem: String) {
+        panic!("{problem}");
     }
 }
 

@@ -9,12 +9,12 @@
 //! | [`broker`] | NATS JetStream, as the service uses it |
 //! | [`cli`], [`connect`], [`logging`], [`secret`] | settings, connections, logs, passwords |
 
-mod batch;
-pub mod broker;
 pub mod cli;
 pub mod connect;
+pub mod error_line;
 pub mod logging;
 pub mod operate;
+mod private_files;
 pub mod secret;
 pub mod service;
 pub mod traces;

@@ -94,12 +94,12 @@ impl Storm {
         let system = Login { user: "system".to_owned(), password: "system".to_owned() };
         let config =
             format!("accounts {{ $SYS {{ users: [{{ user: {}, password: {} }}] }} }}", system.user, system.password);
-        let world = TestWorld::start_as(store, NatsOptions { config, login: None }).await?;
+        let world = TestWorld::start_as(store, NatsOptions { config, login: None, authority: None }).await?;
         let nats = NatsProxy::start(world.nats.process().address()).await?;
         let command = world
             .processor("run")
             .environment("NATS_URL", nats.url())
-            .arguments(["--ack-wait=1500ms", "--answer-timeout=1s", "--retry-cap=500ms"])
+            .arguments(["--ack-wait=1500ms", "--request-timeout=1s", "--retry-cap=500ms"])
             .environment("TRANSCRIPT_QUIET_PERIOD", "200ms")
             .arguments(arguments);
         let calls = (0..from_environment(SESSIONS_VARIABLE)?.unwrap_or(SESSIONS))

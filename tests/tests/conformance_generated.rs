@@ -2,9 +2,9 @@
 //!
 //! CI draws the same scripts every time. A search draws others: `CONFORMANCE_SEED=7 CONFORMANCE_SCRIPTS=500 cargo test
 //! -p transcript-tests --test conformance_generated`. A script on which the two disagree is shrunk and written to
-//! `fixtures/conformance/`, which is replayed from then on.
+//! `fixtures/conformance/found/`, which is replayed from then on.
 
-use std::{env, fs, path::PathBuf};
+use std::{env, fs};
 
 use proptest::{
     prelude::*,
@@ -12,11 +12,10 @@ use proptest::{
     test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
 };
 use transcript_tests::{
-    cargo,
     conformance::{
         Action, ConsumerPlan, Script, Step, Stop,
         compare::{compare, compare_all},
-        model,
+        fixtures, model,
         steps::{ack, info, publish, publish_id, pull, restart, wait},
     },
     servers::NatsServer,
@@ -114,10 +113,6 @@ fn runner(stream: u8) -> TestRunner {
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed))
 }
 
-fn fixtures() -> PathBuf {
-    cargo::workspace().join("fixtures/conformance")
-}
-
 /// Draws scripts, compares them all at once, and shrinks one that disagrees.
 #[expect(clippy::print_stdout, reason = "what disagrees is told before it is shrunk, which takes a while")]
 async fn draw(strategy: impl Strategy<Value = Script>, stream: u8, count: usize) {
@@ -139,8 +134,8 @@ async fn draw(strategy: impl Strategy<Value = Script>, stream: u8, count: usize)
     println!("{} of {count} disagree\n\n{}", all.len(), all.join("\n"));
     let place = scripts.iter().position(|script| script.name == first.0).expect("it was drawn");
     let smallest = shrink(&mut trees[place]).await;
-    let kept = fixtures().join(format!("{}.json", smallest.name.replace(' ', "-")));
-    fs::create_dir_all(fixtures()).expect("the directory of fixtures");
+    let kept = fixtures::directory("found").join(format!("{}.json", smallest.name.replace(' ', "-")));
+    fs::create_dir_all(fixtures::directory("found")).expect("the directory of fixtures");
     fs::write(&kept, serde_json::to_string_pretty(&smallest).expect("JSON")).expect("a fixture");
     panic!("{} of {count} disagree; the first, shrunk, is in {}", all.len(), kept.display());
 }
@@ -181,14 +176,7 @@ async fn drawn_scripts_with_a_restart_agree() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_once_disagreed_agrees() {
-    let mut scripts = vec![];
-    for entry in fs::read_dir(fixtures()).expect("the directory of fixtures") {
-        let path = entry.expect("an entry").path();
-        let text = fs::read_to_string(&path).expect("a fixture");
-        let script: Script = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        scripts.push(script);
-    }
-    assert!(!scripts.is_empty(), "no fixture was read");
+    let scripts: Vec<Script> = fixtures::read("found");
     let disagreeing = compare_all(&scripts).await;
     assert!(disagreeing.is_empty(), "{disagreeing:#?}");
 }

@@ -240,10 +240,9 @@ async fn a_summary_step_that_panics_ends_one_call_and_none_beside_it() -> Outcom
     let (signal, mut signals) = mpsc::unbounded_channel();
     let (client, database) = (world.nats.client().await?, world.database().clone());
     let jetstream = world.jetstream.clone();
-    let running =
-        tokio::spawn(
-            async move { run::drive(client, &jetstream, &database, &args, &request, core, &mut signals).await },
-        );
+    let running = tokio::spawn(async move {
+        run::drive(client.into(), &jetstream, &database, &args, &request, core, &mut signals).await
+    });
     let mut all = calls("call", 1000)?;
     all[500].segments[1].text = Bug::PANIC.to_owned();
     end(&world.app(), &all).await?;
@@ -339,7 +338,7 @@ async fn an_outage_of_mongodb_costs_no_attempt() -> Outcome {
         "--ack-wait=2s",
         "--retry-timeout=2s",
         "--retry-cap=500ms",
-        "--answer-timeout=1s",
+        "--request-timeout=1s",
     ]);
     let processor = started(&command).await?;
     end(&world.app(), &calls("call", 500)?).await?;
@@ -475,7 +474,7 @@ async fn a_rollout_loses_no_call_that_has_one_attempt() -> Outcome {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_processor_ends_within_its_grace_time_while_mongodb_hangs() -> Outcome {
     let mut world = TestWorld::start_with_own_mongod().await?;
-    let arguments = ["--quiet-period=0s", "--ack-wait=2s", "--grace=1s", "--answer-timeout=60s"];
+    let arguments = ["--quiet-period=0s", "--ack-wait=2s", "--grace=1s", "--request-timeout=60s"];
     let mut processor = RestartedProcessor::new(world.processor("run").arguments(arguments));
     processor.start().await?;
     processor.ready(LONG).await?;

@@ -1,13 +1,19 @@
 //! `play` and `show` on real servers, and the publishing library.
 
-use std::{path::PathBuf, time::Duration};
+use std::{io::Write, path::PathBuf, process::Stdio, time::Duration};
 
 use mongodb::bson::doc;
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 use transcript_core::{WallTime, ids::Session};
 use transcript_publishing::{PublishError, Published, Publisher, SegmentMessage, SessionEnded};
-use transcript_tests::{process_guard::Exit, wait::wait_until, world::TestWorld};
+use transcript_tests::{
+    cargo::{self, Version},
+    process_guard::Exit,
+    processor::ProcessorCommand,
+    wait::wait_until,
+    world::TestWorld,
+};
 
 type TestResult = Result<(), Box<dyn std::error::Error>>;
 
@@ -83,10 +89,102 @@ async fn a_file_with_a_bad_line_is_not_played() -> TestResult {
         .write("bad.ndjson", &format!("{}\n{{\"conversationId\":\"c\",\"sessionId\":\"s\"}}\n", segment("s", 0)))?;
     let playing = world.processor("play").argument(&file).start().await?;
     assert_eq!(playing.wait(SOON).await?, Exit::Code(1));
-    let expected = format!("error: {}:2: neither a segment", file.display());
+    let expected = format!("error: {}: line 2: expected index, found none", file.display());
     assert!(playing.logs().contains(&expected), "{}", playing.logs());
     assert_eq!(world.segments().count_documents(doc! {}).await?, 0);
     assert_eq!(last_sequence(&world).await?, 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn files_of_any_format_are_played_and_converted_alike() -> TestResult {
+    const CALL: &str = "WEBVTT\r\n\r\n00:01.000 --> 00:02.000\r\n<v Ann>And if so, what should you\r\n\r\n\
+                        00:02.000 --> 00:03.000\r\n<v Ann>include in it?\r\n";
+    let world = TestWorld::start().await?;
+    world.processor("setup").run(SOON).await?;
+    let files = Files::new()?;
+    let mut utf16 = vec![0xFF, 0xFE];
+    utf16.extend(CALL.encode_utf16().flat_map(u16::to_le_bytes));
+    let video = files.write_bytes("video call.vtt", &utf16)?;
+    let engine =
+        files.write("engine.json", r#"{"segments":[{"start":0.79999995,"end":2,"text":" Hi","speaker":1}]}"#)?;
+    let list = files.write("list.json", &format!("[{},\n{}]", segment("s", 0), segment("s", 1)))?;
+    let play = world.processor("play").argument(&video).argument(&engine).argument(&list);
+    assert_eq!(
+        play.run(SOON).await?,
+        "video call video call saved=1 published=1 announced=1 late=0 lost=0\n\
+         engine engine saved=1 published=1 announced=1 late=0 lost=0\n\
+         c s saved=2 published=2 announced=2 late=0 lost=0\n"
+    );
+    let stored = world.segments().find_one(doc! { "_id": "video call:0" }).await?.ok_or("the sentence is stored")?;
+    // A question that is cut into two captions is one segment, and so one question of the summary.
+    let expected = doc! {
+        "_id": "video call:0", "conversationId": "video call", "sessionId": "video call", "index": 0_i64,
+        "speaker": "Ann", "text": "And if so, what should you include in it?", "startMs": 1000_i64, "endMs": 3000_i64,
+    };
+    assert_eq!(stored, expected);
+
+    let convert = ProcessorCommand::new("convert").argument(&video).argument(&engine);
+    let lines: Vec<Value> = convert.run(SOON).await?.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+    let texts: Vec<_> = lines.iter().map(|line| (&line["index"], &line["text"], &line["startMs"])).collect();
+    let expected = [
+        (&json!(0), &json!("And if so, what should you"), &json!(1000)),
+        (&json!(1), &json!("include in it?"), &json!(2000)),
+        (&json!(0), &json!(" Hi"), &json!(800)),
+    ];
+    assert_eq!(texts, expected);
+    assert_eq!(lines[2]["speaker"], json!("1"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_any_file_is_told_before_anything_is_played() -> TestResult {
+    let world = TestWorld::start().await?;
+    world.processor("setup").run(SOON).await?;
+    let files = Files::new()?;
+    let good = files.write("good.ndjson", &[segment("s", 0), segment("s", 1)].join("\n"))?;
+    let broken = files.write("broken.srt", "1\n00:00:01,000 --> 00:00:02,000\nHi\n\n2\n00:00:0x,000 --> 1\nlost\n")?;
+    let large =
+        files.write("large.srt", &format!("1\n00:00:01,000 --> 00:00:02,000\n{}\n", "large ".repeat(174_750)))?;
+    let limit = 1024 * 1024;
+    for (arguments, told) in [
+        (vec![good.clone(), "missing.vtt".into()], "cannot read missing.vtt".to_owned()),
+        (vec![good.clone(), broken.clone()], format!("{}: line 6: expected times such as", broken.display())),
+        (vec![good.clone(), large.clone()], format!("{}: line 2: the segment makes a message of", large.display())),
+        (vec![good.clone(), large.clone()], format!("and the stream takes {limit}")),
+        (vec![good.clone(), good.clone()], "session \"s\" is in".to_owned()),
+        (
+            vec![good.clone(), "--late=2".into(), "--lose=2".into()],
+            "session \"s\" has 2 segments, too few for --late 2 and --lose 2 together".to_owned(),
+        ),
+    ] {
+        let playing = world.processor("play").arguments(arguments).start().await?;
+        assert_eq!(playing.wait(SOON).await?, Exit::Code(1));
+        assert!(playing.logs().contains(&told), "{told}: {}", playing.logs());
+        assert_eq!(world.segments().count_documents(doc! {}).await?, 0);
+        assert_eq!(last_sequence(&world).await?, 0);
+    }
+    let keeping = world.processor("play").argument(&broken).argument("--keep-going").start().await?;
+    assert_eq!(keeping.wait(SOON).await?, Exit::Code(0));
+    assert!(keeping.logs().contains("1 place was left out, the first: line 6"), "{}", keeping.logs());
+    assert!(keeping.output().contains("saved=1"), "{}", keeping.output());
+    Ok(())
+}
+
+#[tokio::test]
+async fn stdin_is_read_where_a_file_is_called_by_a_dash() -> TestResult {
+    let mut converting = std::process::Command::new(cargo::processor(Version::Product).await?)
+        .args(["convert", "-", "--session", "s"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    converting.stdin.take().ok_or("stdin is piped")?.write_all(b"1\n00:00:01,000 --> 00:00:02,000\nAnn: Hi\n")?;
+    let done = converting.wait_with_output()?;
+    let line: Value = serde_json::from_slice(&done.stdout)?;
+    let expected = json!({
+        "conversationId": "stdin", "sessionId": "s", "index": 0, "speaker": "Ann", "text": "Hi", "startMs": 1000, "endMs": 2000,
+    });
+    assert_eq!(line, expected);
     Ok(())
 }
 
@@ -185,8 +283,12 @@ impl Files {
     }
 
     fn write(&self, name: &str, text: &str) -> std::io::Result<PathBuf> {
+        self.write_bytes(name, text.as_bytes())
+    }
+
+    fn write_bytes(&self, name: &str, bytes: &[u8]) -> std::io::Result<PathBuf> {
         let path = self.0.path().join(name);
-        std::fs::write(&path, text)?;
+        std::fs::write(&path, bytes)?;
         Ok(path)
     }
 }

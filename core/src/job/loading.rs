@@ -3,11 +3,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::{
+    bug::{Bug, Planted},
     event::SessionEnded,
     input::{Cursor, Page},
     settings::Settings,
     summary::{Summarizer, Summary},
-    time::WallTime,
+    time::{Time, WallTime},
 };
 
 /// A summary under way.
@@ -16,8 +17,14 @@ pub(super) struct Loading {
     summarizer: Summarizer,
     /// Where the next page starts.
     pub(super) after: Option<Cursor>,
+    /// How many bytes the next segment takes, where it alone is larger than the page before was allowed to be.
+    pub(super) needs: Option<u64>,
+    /// Whether the last page was folded in.
+    pub(super) is_over: bool,
     /// How many segments the last count found.
     pub(super) counted: u64,
+    /// When it began.
+    pub(super) begun: Time,
 }
 
 /// The summary step panicked. What it said may hold words of the call and is not kept.
@@ -30,8 +37,9 @@ impl Panicked {
 }
 
 impl Loading {
-    pub(super) fn new(counted: u64, settings: &Settings) -> Self {
-        Self { summarizer: Summarizer::new(settings.limits), after: None, counted }
+    pub(super) fn new(now: Time, counted: u64, settings: &Settings) -> Self {
+        let summarizer = Summarizer::new(settings.limits);
+        Self { summarizer, after: None, needs: None, is_over: false, counted, begun: now }
     }
 
     /// Folds a page in.
@@ -39,21 +47,20 @@ impl Loading {
     /// # Errors
     ///
     /// A panic; what is folded so far is then worth nothing.
-    pub(super) fn fold(
-        &mut self,
-        page: Page,
-        #[cfg(feature = "planted-bugs")] bug: Option<crate::Bug>,
-    ) -> Result<(), Panicked> {
+    pub(super) fn fold(&mut self, page: Page, planted: Planted) -> Result<(), Panicked> {
         let Self { summarizer, .. } = self;
         caught(|| {
             for segment in &page.segments {
-                #[cfg(feature = "planted-bugs")]
-                assert!(bug != Some(crate::Bug::SummaryPanics) || segment.text != crate::Bug::PANIC, "a planted bug");
+                assert!(!planted.has_bug(Bug::SummaryPanics) || segment.text != Bug::PANIC, "a planted bug");
                 summarizer.push(segment);
             }
             summarizer.note_damaged(page.damaged);
         })?;
-        self.after = page.next;
+        if page.next.is_some() || page.needs.is_none() {
+            self.after = page.next;
+        }
+        self.is_over = self.after.is_none() && page.needs.is_none();
+        self.needs = page.needs;
         Ok(())
     }
 

@@ -2,22 +2,27 @@
 //!
 //! Before its delivery a job is as little there as when it is over. It is over when it has left this table: its
 //! acknowledgement is confirmed, or it was given up and JetStream will deliver the message again. Two kinds of job have no
-//! delivery: one that keeps a message which used up its deliveries as a dead letter, and one that replaces a summary which
-//! its session has made stale. They end where others acknowledge.
+//! delivery: one about a message that used up its deliveries, which becomes a dead letter unless its call is announced, and
+//! one that replaces a summary of fewer segments than its session has. They end where others acknowledge.
 //!
-//! Where the table says *give up*, an effect has failed for longer than the job's retry timeout while its server served others:
-//! the job is given back, or, of the last delivery, kept as a dead letter. What its server refuses is kept as a dead letter
-//! at once, because no attempt would end otherwise.
+//! Where the table says *give up*, an effect has failed for longer than the retry timeout while effects of the same kind
+//! succeeded for others. Then the job is given back. Of the last attempt it becomes a dead letter; where JetStream has used
+//! up its deliveries while the job lived, it is published again. What its server refuses becomes a dead letter at once,
+//! because no attempt would end otherwise. A dead letter is tried without end, since without it the call would be lost. A
+//! mark is tried until it is refused, since its call is announced.
 //!
 //! | from | on | to | when |
 //! |---|---|---|---|
-//! | over | delivered | acknowledging | the payload can never be processed (term), or the processor drains (nak) |
-//! | over | delivered | dead-lettering | a payload that was published again can still not be processed |
+//! | over | delivered | acknowledging | the processor drains: nak |
+//! | over | delivered | dead-lettering | the payload can never be processed |
 //! | over | delivered | republishing | the processor drains, and attempts are few |
 //! | over | delivered | queued | everything else |
-//! | over | exhausted | dead-lettering | |
+//! | over | exhausted | checking | the message names its call |
+//! | over | exhausted | dead-lettering | everything else |
 //! | over | stale | queued | |
 //! | queued | first of its key | quiet | no earlier job of the same key is at work |
+//! | queued | first of its key | checking | the same, and this processor has just been done with the call |
+//! | queued | covered | acknowledging | an earlier end has brought everything about: ack |
 //! | queued | drain | acknowledging | nak |
 //! | queued | drain | republishing | attempts are few |
 //! | quiet | quiet over | counting | |
@@ -28,6 +33,7 @@
 //! | counting | counted | loading | two counts agree, or it was the last round |
 //! | counting | failed | counting | again, after a pause |
 //! | counting | failed | acknowledging | give up: nak with a delay |
+//! | counting | failed | republishing | give up, and the deliveries are used up |
 //! | counting | failed | dead-lettering | give up, or refused |
 //! | counting | failed | over | give up, or refused, without a delivery |
 //! | counting | drain | acknowledging | nak |
@@ -39,43 +45,66 @@
 //! | loading | loaded | over | the summary step panicked, without a delivery |
 //! | loading | failed | loading | again, after a pause |
 //! | loading | failed | acknowledging | give up: nak with a delay |
+//! | loading | failed | republishing | give up, and the deliveries are used up |
 //! | loading | failed | dead-lettering | give up, or refused |
 //! | loading | failed | over | give up, or refused, without a delivery |
 //! | loading | drain | acknowledging | nak |
 //! | loading | drain | republishing | attempts are few |
 //! | loading | drain | over | there is no delivery |
 //! | saving | saved | publishing | the summary carries no mark, or one of an earlier revision |
+//! | saving | saved | checking | the same, but that was long ago |
 //! | saving | saved | acknowledging | it was announced before: ack |
 //! | saving | saved | over | there is nothing to announce, without a delivery |
 //! | saving | failed | saving | again, after a pause |
 //! | saving | failed | acknowledging | give up: nak with a delay |
+//! | saving | failed | republishing | give up, and the deliveries are used up |
 //! | saving | failed | dead-lettering | give up, or refused |
 //! | saving | failed | over | give up, or refused, without a delivery |
 //! | saving | grace over | acknowledging | nak |
 //! | saving | grace over | republishing | attempts are few |
 //! | saving | grace over | over | there is no delivery |
+//! | checking | checked | quiet | not everything is there: the call settles |
+//! | checking | checked | counting | the summary was removed |
+//! | checking | checked | publishing | it is still not announced |
+//! | checking | checked | dead-lettering | the call of used-up deliveries is not announced |
+//! | checking | checked | acknowledging | it is announced: ack |
+//! | checking | checked | over | the same, without a delivery |
+//! | checking | failed | checking | again, after a pause |
+//! | checking | failed | quiet | give up, or refused: the call settles |
+//! | checking | failed | acknowledging | give up: nak with a delay |
+//! | checking | failed | republishing | give up, and the deliveries are used up |
+//! | checking | failed | dead-lettering | give up, or refused |
+//! | checking | failed | over | give up, or refused, without a delivery |
+//! | checking | drain | acknowledging | nak |
+//! | checking | drain | republishing | attempts are few |
+//! | checking | grace over | acknowledging | nak |
+//! | checking | grace over | republishing | attempts are few |
+//! | checking | grace over | dead-lettering | deliveries are used up, and nobody knows whether the call is announced |
+//! | checking | grace over | over | there is no delivery |
 //! | publishing | published | marking | |
+//! | publishing | pause over | checking | it was long ago that the summary was not announced |
 //! | publishing | failed | publishing | again, after a pause |
 //! | publishing | failed | acknowledging | give up: nak with a delay |
+//! | publishing | failed | republishing | give up, and the deliveries are used up |
 //! | publishing | failed | dead-lettering | give up, or refused |
 //! | publishing | failed | over | give up, or refused, without a delivery |
 //! | publishing | grace over | acknowledging | nak |
 //! | publishing | grace over | republishing | attempts are few |
 //! | publishing | grace over | over | there is no delivery |
 //! | marking | marked | acknowledging | ack |
+//! | marking | marked | publishing | the announcement in the stream is of fewer segments: a revision |
 //! | marking | marked | over | there is no delivery |
 //! | marking | failed | marking | again, after a pause |
-//! | marking | failed | acknowledging | give up: nak with a delay |
-//! | marking | failed | dead-lettering | give up, or refused |
-//! | marking | failed | over | give up, or refused, without a delivery |
+//! | marking | failed | acknowledging | refused: ack |
+//! | marking | failed | over | refused, without a delivery |
 //! | marking | grace over | acknowledging | nak |
 //! | marking | grace over | republishing | attempts are few |
 //! | marking | grace over | over | there is no delivery |
 //! | dead-lettering | dead-lettered | acknowledging | term |
 //! | dead-lettering | dead-lettered | over | there is no delivery |
 //! | dead-lettering | failed | dead-lettering | again, after a pause |
-//! | dead-lettering | failed | acknowledging | give up, or refused: nak with a delay |
-//! | dead-lettering | failed | over | give up, or refused, without a delivery |
+//! | dead-lettering | failed | acknowledging | there is nothing to keep: term |
+//! | dead-lettering | failed | over | there is nothing to keep, without a delivery |
 //! | republishing | republished | acknowledging | ack |
 //! | republishing | failed | republishing | again, after a pause |
 //! | republishing | failed | acknowledging | give up, or refused: nak |
@@ -86,7 +115,7 @@
 //! | acknowledging | failed | over | give up, or refused: left to redelivery |
 //!
 //! A job that is to load a page while there is no room for its bytes waits until there is.
-//! When a pause is over the job asks again and stays where it is. A job whose message is delivered again goes on where it
+//! When a pause is over the job asks again and stays where it is, but for the row above. A job whose message is delivered again goes on where it
 //! is, with the new delivery in place of the one before. When the grace time of a draining processor ends, what has begun
 //! to save is given back too; what is left a moment later is over. Attempts are few from the second delivery on, and where
 //! there are no more than three.
@@ -98,15 +127,16 @@ use std::{mem, sync::Arc, time::Duration};
 
 use self::loading::{Loading, Panicked};
 pub use self::state::State;
-pub(crate) use self::state::{Event, Next};
+pub(crate) use self::state::{Event, Next, Outcome};
 use crate::{
+    bug::Planted,
     contract::{Announcement, DeadLetter, Notification},
     event::SessionEnded,
-    failure::{Failure, Remedy, classify},
+    failure::{Failure, FailureKind, Remedy, classify},
     ids::{EffectId, JobId, Key},
     input::{Delivery, Exhausted, Notified, Page, Report, StaleSummary, Stored},
     kind::EffectKind,
-    output::{Acknowledgement, Effect, Timer},
+    output::{Acknowledgement, Done, Effect, Timer},
     served::Served,
     settings::Settings,
     summary::Summary,
@@ -131,30 +161,46 @@ const SEGMENT_BYTES: u64 = 4 << 10;
 pub(crate) struct Job {
     id: JobId,
     stream_sequence: u64,
+    /// How often the message was handed over, as JetStream counts.
     attempt: u64,
+    /// Which of those attempts this job is. What JetStream handed over again while the job lived was no attempt.
+    began_as: u64,
+    /// JetStream will hand the message over no more.
+    exhausted: bool,
     /// Where it is acknowledged; `None` for a job without a delivery.
     reply: Option<Arc<str>>,
     /// `None` where the payload named no call.
     key: Option<Key>,
     delivered: Time,
     received_at: WallTime,
+    /// When the event was stored, if that was since the start.
+    ended_at: Time,
     /// When the first quiet period ends: it began when the event was stored.
     settles_at: Time,
+    /// Whether this processor has just been done with the call.
+    is_repeat: bool,
     phase: Phase,
     asked: u32,
+    asked_at: Time,
     /// The number of the effect whose report is awaited.
     awaited: Option<u32>,
     retries: u32,
     failing_since: Option<Time>,
+    outcome: Option<Outcome>,
     pub(crate) timers: Timers,
     /// Under which deadline the processor's queue has this job.
     pub(crate) scheduled: Option<Time>,
     /// With what weight the processor reckons it.
     pub(crate) weighed: Weight,
-    #[cfg(feature = "planted-bugs")]
-    bug: Option<crate::Bug>,
-    #[cfg(feature = "planted-bugs")]
-    first_count: Option<u64>,
+}
+
+/// What a job is decided by, besides itself.
+#[derive(Clone, Copy)]
+pub(crate) struct Around<'a> {
+    pub(crate) now: Time,
+    pub(crate) served: &'a Served,
+    pub(crate) settings: &'a Settings,
+    pub(crate) planted: Planted,
 }
 
 #[derive(Debug)]
@@ -164,12 +210,33 @@ enum Phase {
     Quiet { call: SessionEnded, settling: Settling },
     Counting { call: SessionEnded, settling: Settling },
     Loading { call: SessionEnded, loading: Box<Loading> },
-    Saving { call: SessionEnded, summary: Arc<Summary>, bytes: usize },
-    Publishing { call: SessionEnded, announcement: Announcement, stored: Stored },
-    Marking { call: SessionEnded, announcement: Announcement, segments: u64, notified: Notified },
+    Saving { call: SessionEnded, summary: Arc<Summary>, bytes: usize, loaded_at: Time },
+    Checking { call: SessionEnded, question: Question },
+    Publishing { call: SessionEnded, announcement: Announcement, news: News },
+    Marking { call: SessionEnded, announcement: Announcement, news: News, segments: u64, notified: Notified },
     DeadLettering { dead_letter: Arc<DeadLetter> },
     Republishing { call: SessionEnded },
     Acknowledging { acknowledgement: Acknowledgement },
+}
+
+/// What a job wants to know of a stored summary.
+#[derive(Debug, Clone)]
+enum Question {
+    /// Whether it has everything that this end can know of, and is announced.
+    Covered,
+    /// Whether it is still not announced.
+    News { loaded_at: Option<Time> },
+    /// Whether it is announced, so that this dead letter is not needed.
+    Announced { dead_letter: Arc<DeadLetter> },
+}
+
+/// What is known of a stored summary that is to be announced.
+#[derive(Debug, Clone, Copy)]
+struct News {
+    stored: Stored,
+    /// When it was asked for: it may have changed since.
+    read_at: Time,
+    loaded_at: Option<Time>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -179,7 +246,7 @@ struct Settling {
 }
 
 impl Job {
-    /// A job about the call that ended, which waits behind the earlier jobs of its key.
+    /// A job about the call that ended, which waits until it is the first of its key.
     pub(crate) fn new(
         id: JobId,
         now: Time,
@@ -189,26 +256,29 @@ impl Job {
         settings: &Settings,
     ) -> Self {
         let age = delivery.received_at.since(delivery.stored_at);
-        let settles_at = now.after(settings.quiet_period.saturating_sub(age));
-        Self { key: Some(key), settles_at, ..Self::delivered(id, now, delivery, Phase::Queued { call }, settings) }
+        Self {
+            key: Some(key),
+            ended_at: now.before(age),
+            settles_at: now.after(settings.quiet_period.saturating_sub(age)),
+            ..Self::delivered(id, now, delivery, Phase::Queued { call }, settings)
+        }
     }
 
-    /// A job about a payload that can never be processed. One that somebody published again goes back to the dead letters,
-    /// with the reason of today.
+    /// The same, where this processor was done with the call at that time.
+    pub(crate) fn after(self, loaded_at: Time) -> Self {
+        Self { is_repeat: self.ended_at <= loaded_at, ..self }
+    }
+
+    /// A job about a payload that can never be processed: it becomes a dead letter with the reason.
     pub(crate) fn rejected(id: JobId, now: Time, delivery: &Delivery, reason: String, settings: &Settings) -> Self {
-        let phase = match delivery.redrive_of {
-            None => Phase::Acknowledging { acknowledgement: Acknowledgement::Term { reason } },
-            Some(_) => Phase::DeadLettering {
-                dead_letter: Arc::new(DeadLetter {
-                    stream_sequence: delivery.stream_sequence,
-                    attempts: delivery.attempt,
-                    reason,
-                    at: delivery.received_at,
-                    ended: None,
-                }),
-            },
+        let dead_letter = DeadLetter {
+            stream_sequence: delivery.stream_sequence,
+            attempts: delivery.attempt,
+            reason,
+            at: delivery.received_at,
+            ended: None,
         };
-        Self::delivered(id, now, delivery, phase, settings)
+        Self::delivered(id, now, delivery, Phase::DeadLettering { dead_letter: Arc::new(dead_letter) }, settings)
     }
 
     /// A job about a call that came while the processor drains.
@@ -227,16 +297,24 @@ impl Job {
         Self::delivered(id, now, delivery, phase, settings)
     }
 
-    /// A job about a message that used up its deliveries.
+    /// A job about a message that used up its deliveries. It becomes a dead letter, unless its call is announced.
     pub(crate) fn exhausted(id: JobId, now: Time, exhausted: &Exhausted) -> Self {
-        let Exhausted { stream_sequence, attempts, received_at, payload: _ } = *exhausted;
+        let Exhausted { stream_sequence, attempts, received_at, payload } = exhausted;
         let reason = format!("handed over {attempts} times, and each time its process died or was cut off");
-        let dead_letter = DeadLetter { stream_sequence, attempts, reason, at: received_at, ended: None };
-        let phase = Phase::DeadLettering { dead_letter: Arc::new(dead_letter) };
-        Self { stream_sequence, attempt: attempts, ..Self::in_phase(id, now, received_at, phase) }
+        let (stream_sequence, attempts, at) = (*stream_sequence, *attempts, *received_at);
+        let letter = |ended| Arc::new(DeadLetter { stream_sequence, attempts, reason, at, ended });
+        let ended = payload.as_ref().and_then(|payload| SessionEnded::parse(&payload.0).ok());
+        let (key, phase) = match ended {
+            Some(call) => {
+                let question = Question::Announced { dead_letter: letter(Some(call.clone())) };
+                (Some(call.session.key()), Phase::Checking { call, question })
+            }
+            None => (None, Phase::DeadLettering { dead_letter: letter(None) }),
+        };
+        Self { key, stream_sequence, attempt: attempts, began_as: attempts, ..Self::in_phase(id, now, at, phase) }
     }
 
-    /// A job about a session that has more segments than its summary, which waits behind the earlier jobs of its key.
+    /// A job about a session that has more segments than its summary, which waits until it is the first of its key.
     pub(crate) fn stale(id: JobId, now: Time, key: Key, stale: StaleSummary) -> Self {
         let StaleSummary { session, published_segments, received_at } = stale;
         let phase = Phase::Queued { call: SessionEnded { session, published_segments } };
@@ -247,6 +325,7 @@ impl Job {
         let mut job = Self::in_phase(id, now, delivery.received_at, phase);
         job.stream_sequence = delivery.stream_sequence;
         job.attempt = delivery.attempt;
+        job.began_as = delivery.attempt;
         job.reply = Some(Arc::clone(&delivery.reply));
         job.timers.set(Timer::Heartbeat, now.after(settings.heartbeat_interval()));
         job
@@ -257,29 +336,26 @@ impl Job {
             id,
             stream_sequence: 0,
             attempt: 0,
+            began_as: 0,
+            exhausted: false,
             reply: None,
             key: None,
             delivered: now,
             received_at,
+            ended_at: now,
             settles_at: now,
+            is_repeat: false,
             phase,
             asked: 0,
+            asked_at: now,
             awaited: None,
             retries: 0,
             failing_since: None,
+            outcome: None,
             timers: Timers::default(),
             scheduled: None,
             weighed: Weight::default(),
-            #[cfg(feature = "planted-bugs")]
-            bug: None,
-            #[cfg(feature = "planted-bugs")]
-            first_count: None,
         }
-    }
-
-    #[cfg(feature = "planted-bugs")]
-    pub(crate) fn with_bug(self, bug: Option<crate::Bug>) -> Self {
-        Self { bug, ..self }
     }
 
     pub(crate) fn state(&self) -> State {
@@ -290,6 +366,7 @@ impl Job {
             Phase::Counting { .. } => State::Counting,
             Phase::Loading { .. } => State::Loading,
             Phase::Saving { .. } => State::Saving,
+            Phase::Checking { .. } => State::Checking,
             Phase::Publishing { .. } => State::Publishing,
             Phase::Marking { .. } => State::Marking,
             Phase::DeadLettering { .. } => State::DeadLettering,
@@ -320,6 +397,12 @@ impl Job {
         matches!(self.phase, Phase::Loading { .. })
     }
 
+    /// How many bytes the page may bring that it is about to ask for.
+    pub(crate) fn next_page_bytes(&self, settings: &Settings) -> Option<u64> {
+        let Phase::Loading { loading, .. } = &self.phase else { return None };
+        Some(page_bytes(loading, settings))
+    }
+
     /// What it has to be reckoned with for.
     pub(crate) fn weight(&self, settings: &Settings) -> Weight {
         let awaits_page = self.is_loading() && self.awaited.is_some();
@@ -332,6 +415,7 @@ impl Job {
             | Phase::Queued { .. }
             | Phase::Quiet { .. }
             | Phase::Counting { .. }
+            | Phase::Checking { .. }
             | Phase::Publishing { .. }
             | Phase::Marking { .. }
             | Phase::DeadLettering { .. }
@@ -357,6 +441,7 @@ impl Job {
             (Phase::Counting { .. }, Report::Counted { .. })
                 | (Phase::Loading { .. }, Report::Loaded(_))
                 | (Phase::Saving { .. }, Report::Saved(_))
+                | (Phase::Checking { .. }, Report::Checked(_))
                 | (Phase::Publishing { .. }, Report::Published { .. })
                 | (Phase::Marking { .. }, Report::Marked)
                 | (Phase::DeadLettering { .. }, Report::DeadLettered { .. })
@@ -365,42 +450,77 @@ impl Job {
         )
     }
 
+    /// What became of its call, once that is announced.
+    pub(crate) fn outcome(&self) -> Option<Outcome> {
+        self.outcome
+    }
+
+    /// What is said of a call that is done.
+    pub(crate) fn done(&self, now: Time, published_segments: u64) -> Option<Done> {
+        let Outcome { segments, complete, .. } = self.outcome?;
+        Some(Done {
+            job: self.id,
+            key: self.key.clone()?,
+            stream_sequence: self.reply.as_ref().map(|_| self.stream_sequence),
+            segments,
+            published_segments,
+            complete,
+            attempts: self.attempt,
+            took: now.since(self.delivered),
+        })
+    }
+
+    /// How many segments its end announced.
+    pub(crate) fn published_segments(&self) -> Option<u64> {
+        match &self.phase {
+            Phase::Queued { call }
+            | Phase::Quiet { call, .. }
+            | Phase::Counting { call, .. }
+            | Phase::Loading { call, .. }
+            | Phase::Saving { call, .. }
+            | Phase::Checking { call, .. }
+            | Phase::Publishing { call, .. }
+            | Phase::Marking { call, .. }
+            | Phase::Republishing { call } => Some(call.published_segments),
+            Phase::Over | Phase::DeadLettering { .. } | Phase::Acknowledging { .. } => None,
+        }
+    }
+
     /// The one place where a job changes its state; the table above says how.
-    pub(crate) fn advance(&mut self, now: Time, event: Event, served: &Served, settings: &Settings) -> Next {
+    pub(crate) fn advance(&mut self, event: Event, around: Around<'_>) -> Next {
+        let Around { now, settings, .. } = around;
         if let Event::Reported(report) = &event {
             self.settle_account(report);
         }
         let (phase, next) = match (mem::replace(&mut self.phase, Phase::Over), event) {
-            (Phase::Queued { call }, Event::FirstOfKey) => {
-                let settling = Settling::default();
-                #[cfg(feature = "planted-bugs")]
-                if self.bug == Some(crate::Bug::NoSettling) {
-                    self.settles_at = now;
-                }
-                (Phase::Quiet { call, settling }, Next::Wait(Timer::Settle, self.settles_at))
+            (Phase::Queued { call }, Event::FirstOfKey) if self.is_repeat => {
+                (Phase::Checking { call, question: Question::Covered }, Next::Ask)
             }
+            (Phase::Queued { call }, Event::FirstOfKey) => self.settle(call),
+            (Phase::Queued { call }, Event::Covered(outcome)) => self.covered(call, outcome),
             (Phase::Quiet { call, settling }, Event::QuietOver) => (Phase::Counting { call, settling }, Next::Ask),
             (Phase::Counting { call, settling }, Event::Reported(Report::Counted { segments })) => {
-                #[cfg(feature = "planted-bugs")]
-                let settling = {
-                    self.first_count.get_or_insert(segments);
-                    let last = settling.last.or((self.bug == Some(crate::Bug::NoSettling)).then_some(segments));
-                    Settling { last, ..settling }
-                };
                 counted(now, call, settling, segments, settings)
             }
             (Phase::Loading { call, loading }, Event::Reported(Report::Loaded(page))) => self
-                .loaded(now, call, loading, page)
-                .unwrap_or_else(|(call, Panicked)| self.dead_letter(now, Some(call), Panicked::REASON.to_owned())),
-            (Phase::Saving { call, .. }, Event::Reported(Report::Saved(stored))) => self.saved(call, stored, settings),
+                .loaded(call, loading, page, around)
+                .unwrap_or_else(|(call, Panicked)| self.dead_letter(now, call, Panicked::REASON.to_owned())),
+            (Phase::Saving { call, loaded_at, .. }, Event::Reported(Report::Saved(stored))) => {
+                self.stored(call, News { stored, read_at: self.asked_at, loaded_at: Some(loaded_at) }, around)
+            }
+            (Phase::Checking { call, question }, Event::Reported(Report::Checked(stored))) => {
+                self.checked(call, question, stored, around)
+            }
             (
-                Phase::Publishing { call, announcement, .. },
+                Phase::Publishing { call, announcement, news },
                 Event::Reported(Report::Published { stream_sequence, segments }),
             ) => {
                 let notified = Notified { stream_sequence, at: self.wall(now) };
-                (Phase::Marking { call, announcement, segments, notified }, Next::Ask)
+                (Phase::Marking { call, announcement, news, segments, notified }, Next::Ask)
             }
-            (Phase::Marking { .. }, Event::Reported(Report::Marked)) => self.finished(Acknowledgement::Ack),
+            (Phase::Marking { call, announcement, news, segments, .. }, Event::Reported(Report::Marked)) => {
+                self.announced(call, announcement, news, segments, around)
+            }
             (Phase::DeadLettering { dead_letter }, Event::Reported(Report::DeadLettered { .. })) => {
                 self.finished(Acknowledgement::Term { reason: dead_letter.reason.clone() })
             }
@@ -408,7 +528,7 @@ impl Job {
                 self.finished(Acknowledgement::Ack)
             }
             (Phase::Acknowledging { .. }, Event::Reported(Report::Acknowledged)) => (Phase::Over, Next::End),
-            (phase, Event::Reported(Report::Failed(failure))) => self.failed(now, phase, &failure, served, settings),
+            (phase, Event::Reported(Report::Failed(failure))) => self.failed(phase, &failure, around),
             (Phase::Acknowledging { acknowledgement: Acknowledgement::Nak { .. } }, Event::Redelivered { .. }) => {
                 (Phase::Over, Next::End)
             }
@@ -418,73 +538,167 @@ impl Job {
                 let next = if matches!(phase, Phase::Acknowledging { .. }) { Next::Ask } else { Next::Stay };
                 (phase, next)
             }
+            (phase, Event::Exhausted) => {
+                self.exhausted = true;
+                (phase, Next::Stay)
+            }
+            (Phase::Publishing { call, news, .. }, Event::PauseOver) => self.stored(call, news, around),
             (phase, Event::PauseOver) => (phase, Next::Ask),
             (
                 Phase::Queued { call }
                 | Phase::Quiet { call, .. }
                 | Phase::Counting { call, .. }
-                | Phase::Loading { call, .. },
+                | Phase::Loading { call, .. }
+                | Phase::Checking { call, question: Question::Covered },
                 Event::Drain,
             )
             | (
-                Phase::Saving { call, .. } | Phase::Publishing { call, .. } | Phase::Marking { call, .. },
+                Phase::Saving { call, .. }
+                | Phase::Checking { call, question: Question::News { .. } }
+                | Phase::Publishing { call, .. }
+                | Phase::Marking { call, .. },
                 Event::GraceOver,
             ) => self.given_back(call, settings),
-            (phase, Event::FirstOfKey | Event::QuietOver | Event::Reported(_) | Event::Drain | Event::GraceOver) => {
-                (phase, Next::Stay)
+            // Better a dead letter too many than a message that is lost.
+            (Phase::Checking { question: Question::Announced { dead_letter }, .. }, Event::GraceOver) => {
+                (Phase::DeadLettering { dead_letter }, Next::Ask)
             }
+            (
+                phase,
+                Event::FirstOfKey
+                | Event::QuietOver
+                | Event::Covered(_)
+                | Event::Reported(_)
+                | Event::Drain
+                | Event::GraceOver,
+            ) => (phase, Next::Stay),
         };
         self.phase = phase;
         next
     }
 
+    fn settle(&self, call: SessionEnded) -> (Phase, Next) {
+        (Phase::Quiet { call, settling: Settling::default() }, Next::Wait(Timer::Settle, self.settles_at))
+    }
+
+    /// An earlier job of the key is done. An end that was stored before that one loaded the segments, and announces no more
+    /// than it found, has nothing to add.
+    fn covered(&mut self, call: SessionEnded, outcome: Outcome) -> (Phase, Next) {
+        let is_older = outcome.loaded_at.is_some_and(|loaded_at| self.ended_at <= loaded_at);
+        if !is_older || self.reply.is_none() || call.published_segments > outcome.segments {
+            return (Phase::Queued { call }, Next::Stay);
+        }
+        self.outcome = Some(Outcome { loaded_at: None, ..outcome });
+        self.finished(Acknowledgement::Ack)
+    }
+
     fn loaded(
         &mut self,
-        now: Time,
         call: SessionEnded,
         mut loading: Box<Loading>,
         page: Page,
+        around: Around<'_>,
     ) -> Result<(Phase, Next), (SessionEnded, Panicked)> {
-        let folded = loading.fold(
-            page,
-            #[cfg(feature = "planted-bugs")]
-            self.bug,
-        );
-        if let Err(panicked) = folded {
+        if let Err(panicked) = loading.fold(page, around.planted) {
             return Err((call, panicked));
         }
-        if loading.after.is_some() {
+        if !loading.is_over {
             return Ok((Phase::Loading { call, loading }, Next::Ask));
         }
-        let bytes = loading.held_bytes();
-        match loading.finish(&call, self.wall(now)) {
-            Ok(summary) => {
-                #[cfg(feature = "planted-bugs")]
-                let summary = self.spoil(summary);
-                Ok((Phase::Saving { call, summary: Arc::new(summary), bytes }, Next::Ask))
-            }
+        let (bytes, loaded_at) = (loading.held_bytes(), loading.begun);
+        match loading.finish(&call, self.wall(around.now)) {
+            Ok(summary) => Ok((Phase::Saving { call, summary: Arc::new(summary), bytes, loaded_at }, Next::Ask)),
             Err(panicked) => Err((call, panicked)),
         }
     }
 
-    /// A summary is stored: announces it, unless that was done before. A job without a delivery only announces what
-    /// replaced an announced summary; the first announcement is the business of the job that has the delivery.
-    fn saved(&self, call: SessionEnded, stored: Stored, settings: &Settings) -> (Phase, Next) {
-        let announcement = match stored.notified {
+    /// A summary is stored: announces it, unless that was done before. What was read too long ago is read again: another
+    /// processor may have announced it since, and the stream may have forgotten that.
+    fn stored(&mut self, call: SessionEnded, news: News, around: Around<'_>) -> (Phase, Next) {
+        let Around { now, settings, .. } = around;
+        let Some(announcement) = self.announcement(news.stored, settings) else {
+            return self.done_with(news);
+        };
+        if now.since(news.read_at) > settings.mark_is_fresh_for() {
+            return (Phase::Checking { call, question: Question::News { loaded_at: news.loaded_at } }, Next::Ask);
+        }
+        (Phase::Publishing { call, announcement, news }, Next::Ask)
+    }
+
+    /// What is to be announced of a stored summary. A job without a delivery only announces what replaced an announced
+    /// summary; the first announcement is the business of the job that has the delivery.
+    fn announcement(&self, stored: Stored, settings: &Settings) -> Option<Announcement> {
+        match stored.notified {
             None if self.reply.is_none() => None,
             None if settings.announce_once => Some(Announcement::ProcessedOnce),
             None => Some(Announcement::Processed),
-            #[cfg(feature = "planted-bugs")]
-            Some(_) if self.bug == Some(crate::Bug::MarkIgnored) => Some(Announcement::Processed),
             Some(_) if settings.revise => {
                 stored.unannounced_revision().map(|revision| Announcement::Revised { revision })
             }
             Some(_) => None,
-        };
-        match announcement {
-            Some(announcement) => (Phase::Publishing { call, announcement, stored }, Next::Ask),
-            None => self.finished(Acknowledgement::Ack),
         }
+    }
+
+    fn checked(
+        &mut self,
+        call: SessionEnded,
+        question: Question,
+        stored: Option<Stored>,
+        around: Around<'_>,
+    ) -> (Phase, Next) {
+        let read_at = self.asked_at;
+        match (question, stored) {
+            (Question::Covered, Some(stored))
+                if stored.notified.is_some()
+                    && stored.segments >= call.published_segments
+                    && self.announcement(stored, around.settings).is_none() =>
+            {
+                self.done_with(News { stored, read_at, loaded_at: None })
+            }
+            (Question::Covered, _) => self.settle(call),
+            (Question::News { loaded_at }, Some(stored)) => {
+                let news = News { stored, read_at, loaded_at };
+                match self.announcement(stored, around.settings) {
+                    Some(announcement) => (Phase::Publishing { call, announcement, news }, Next::Ask),
+                    None => self.done_with(news),
+                }
+            }
+            // Somebody has removed it.
+            (Question::News { .. }, None) => (Phase::Counting { call, settling: Settling::default() }, Next::Ask),
+            (Question::Announced { .. }, Some(stored)) if is_done(stored, &call) => (Phase::Over, Next::End),
+            (Question::Announced { dead_letter }, _) => (Phase::DeadLettering { dead_letter }, Next::Ask),
+        }
+    }
+
+    /// The announcement is in the stream, and the summary has its mark. What was announced may be less than what is stored:
+    /// an earlier job announced it, and more segments came before the mark. Then the difference is a revision.
+    fn announced(
+        &mut self,
+        call: SessionEnded,
+        announcement: Announcement,
+        news: News,
+        segments: u64,
+        around: Around<'_>,
+    ) -> (Phase, Next) {
+        if segments >= news.stored.segments || !around.settings.revise {
+            return self.done_with(news);
+        }
+        let announced = match announcement {
+            Announcement::Processed | Announcement::ProcessedOnce => 1,
+            Announcement::Revised { revision } => revision,
+        };
+        let revision = announced.saturating_add(1);
+        let news = News { stored: Stored { revision, ..news.stored }, ..news };
+        (Phase::Publishing { call, announcement: Announcement::Revised { revision }, news }, Next::Ask)
+    }
+
+    fn done_with(&mut self, news: News) -> (Phase, Next) {
+        let Stored { segments, complete, notified, .. } = news.stored;
+        // A job without a delivery leaves the first announcement to others.
+        if self.reply.is_some() || notified.is_some() {
+            self.outcome = Some(Outcome { segments, complete, loaded_at: news.loaded_at });
+        }
+        self.finished(Acknowledgement::Ack)
     }
 
     /// The end of the work: the last word on the delivery, where there is one.
@@ -499,11 +713,7 @@ impl Job {
     /// A draining processor gives the job back. A nak costs an attempt, and a row of rollouts must not use them up: where
     /// they are few the end is published again, and counts from the beginning.
     fn given_back(&self, call: SessionEnded, settings: &Settings) -> (Phase, Next) {
-        #[cfg(feature = "planted-bugs")]
-        if self.bug == Some(crate::Bug::DrainBurnsAttempts) {
-            return self.finished(Acknowledgement::drained());
-        }
-        if self.reply.is_some() && are_few(self.attempt, settings) {
+        if self.reply.is_some() && (self.exhausted || are_few(self.attempt, settings)) {
             (Phase::Republishing { call }, Next::Ask)
         } else {
             self.finished(Acknowledgement::drained())
@@ -511,31 +721,23 @@ impl Job {
     }
 
     /// No attempt will end otherwise: the message is kept for people.
-    fn dead_letter(&self, now: Time, ended: Option<SessionEnded>, reason: String) -> (Phase, Next) {
-        #[cfg(feature = "planted-bugs")]
-        if self.bug == Some(crate::Bug::NoDeadLetter) {
-            return self.finished(Acknowledgement::Term { reason });
-        }
+    fn dead_letter(&self, now: Time, call: SessionEnded, reason: String) -> (Phase, Next) {
         if self.reply.is_none() {
             return (Phase::Over, Next::End);
         }
         let Self { stream_sequence, attempt: attempts, .. } = *self;
-        let dead_letter = DeadLetter { stream_sequence, attempts, reason, at: self.wall(now), ended };
+        let dead_letter = DeadLetter { stream_sequence, attempts, reason, at: self.wall(now), ended: Some(call) };
         (Phase::DeadLettering { dead_letter: Arc::new(dead_letter) }, Next::Ask)
     }
 
     /// Asks for the effect of the phase. Whatever the job waited for before, it waits for this one's report now.
     pub(crate) fn ask(&mut self, now: Time, settings: &Settings) -> Option<(EffectId, Effect)> {
         let effect = self.effect(settings)?;
-        self.asked += 1;
+        (self.asked, self.asked_at) = (self.asked + 1, now);
         self.awaited = Some(self.asked);
         self.timers.clear(Timer::Settle);
         self.timers.clear(Timer::Retry);
         self.timers.set(Timer::Answer, now.after(settings.answer_timeout()));
-        #[cfg(feature = "planted-bugs")]
-        if self.bug == Some(crate::Bug::ReportsAwaitedForEver) {
-            self.timers.clear(Timer::Answer);
-        }
         if self.gives_back() {
             // A heartbeat would override the delay of the nak: nats-server, consumer.go, progressUpdate.
             self.timers.clear(Timer::Heartbeat);
@@ -555,7 +757,8 @@ impl Job {
                 counted: loading.counted,
             }),
             Phase::Saving { summary, .. } => Some(Effect::Save { summary: Arc::clone(summary) }),
-            Phase::Publishing { call, announcement, stored } => Some(Effect::Publish {
+            Phase::Checking { .. } => Some(Effect::Check { key: self.key.clone()? }),
+            Phase::Publishing { call, announcement, news: News { stored, .. } } => Some(Effect::Publish {
                 key: self.key.clone()?,
                 announcement: *announcement,
                 notification: Notification {
@@ -593,72 +796,76 @@ impl Job {
         }
     }
 
-    fn failed(
-        &mut self,
-        now: Time,
-        phase: Phase,
-        failure: &Failure,
-        served: &Served,
-        settings: &Settings,
-    ) -> (Phase, Next) {
+    fn failed(&mut self, phase: Phase, failure: &Failure, around: Around<'_>) -> (Phase, Next) {
+        let Around { now, served, settings, planted } = around;
         let since = *self.failing_since.get_or_insert(now);
-        #[cfg(feature = "planted-bugs")]
-        match self.bug {
-            Some(crate::Bug::HeartbeatsAfterFailure) => return (phase, Next::Stay),
-            Some(crate::Bug::BareNak) if !matches!(phase, Phase::Acknowledging { .. }) => {
-                let acknowledgement = Acknowledgement::Nak { delay: Duration::ZERO, reason: failure.to_string() };
-                return (Phase::Acknowledging { acknowledgement }, Next::Ask);
-            }
-            Some(_) | None => {}
-        }
-        let tried_enough = phase.kind().is_some_and(|kind| {
-            let serving = self.serving_since(served, kind, now, settings);
-            serving.is_some_and(|serving| now.since(since.max(serving)) >= settings.retry_timeout)
-        });
+        let serving = phase.kind().and_then(|kind| served.since(kind, now, settings.longest_silence(), planted));
+        let tried_enough = serving.is_some_and(|serving| now.since(since.max(serving)) >= settings.retry_timeout);
         let remedy = classify(failure.kind);
-        if remedy == Remedy::TryAgain && !tried_enough {
+        if (remedy == Remedy::TryAgain && !tried_enough) || self.must_go_on(&phase, failure.kind) {
             let pause = pause(self.stream_sequence, self.retries, settings);
             self.retries += 1;
             return (phase, Next::Wait(Timer::Retry, now.after(pause)));
         }
         self.retries = 0;
         self.failing_since = None;
-        let nak = |delay| Acknowledgement::Nak { delay, reason: failure.to_string() };
         match phase {
             Phase::Acknowledging { .. } | Phase::Over => (Phase::Over, Next::End),
-            Phase::Republishing { .. } => self.finished(nak(Duration::ZERO)),
-            Phase::DeadLettering { .. } => self.finished(nak(settings.nak_delay)),
+            Phase::Republishing { .. } => {
+                self.finished(Acknowledgement::Nak { delay: Duration::ZERO, reason: failure.to_string() })
+            }
+            Phase::DeadLettering { dead_letter } => {
+                self.finished(Acknowledgement::Term { reason: dead_letter.reason.clone() })
+            }
+            // It is announced: that it cannot be marked must not become a second announcement.
+            Phase::Marking { news, .. } => self.done_with(news),
+            Phase::Checking { call, question: Question::Covered } => self.settle(call),
+            Phase::Checking { question: Question::Announced { dead_letter }, .. } => {
+                (Phase::DeadLettering { dead_letter }, Next::Ask)
+            }
             Phase::Queued { call }
             | Phase::Quiet { call, .. }
             | Phase::Counting { call, .. }
             | Phase::Loading { call, .. }
             | Phase::Saving { call, .. }
-            | Phase::Publishing { call, .. }
-            | Phase::Marking { call, .. } => match remedy {
-                Remedy::TryAgain if self.attempt < settings.max_deliver => self.finished(nak(settings.nak_delay)),
-                Remedy::TryAgain | Remedy::DeadLetter => self.dead_letter(now, Some(call), failure.to_string()),
+            | Phase::Checking { call, question: Question::News { .. } }
+            | Phase::Publishing { call, .. } => match remedy {
+                Remedy::TryAgain => self.given_up(call, failure, around),
+                Remedy::DeadLetter => self.dead_letter(now, call, failure.to_string()),
             },
         }
     }
 
-    /// Since when the server has served others while this job fails, without a pause of more than the half of its retry timeout, or
-    /// than the longest pause between two tries where that is longer.
-    fn serving_since(&self, served: &Served, kind: EffectKind, now: Time, settings: &Settings) -> Option<Time> {
-        #[cfg(feature = "planted-bugs")]
-        if self.bug == Some(crate::Bug::GivesUpInOutages) {
-            return Some(Time::ZERO);
+    /// What is tried without end: a dead letter, since without it the call would be lost; a mark, unless it is refused; and
+    /// to publish an end again that JetStream hands over no more.
+    fn must_go_on(&self, phase: &Phase, failure: FailureKind) -> bool {
+        match phase {
+            Phase::DeadLettering { .. } => failure != FailureKind::Missing,
+            Phase::Marking { .. } => classify(failure) == Remedy::TryAgain,
+            Phase::Republishing { .. } => self.exhausted,
+            Phase::Over
+            | Phase::Queued { .. }
+            | Phase::Quiet { .. }
+            | Phase::Counting { .. }
+            | Phase::Loading { .. }
+            | Phase::Saving { .. }
+            | Phase::Checking { .. }
+            | Phase::Publishing { .. }
+            | Phase::Acknowledging { .. } => false,
         }
-        served.since(kind, now, settings.longest_silence())
     }
 
-    #[cfg(feature = "planted-bugs")]
-    fn spoil(&self, summary: Summary) -> Summary {
-        let complete = match (self.bug, self.first_count) {
-            (Some(crate::Bug::CompleteByFirstCount), Some(first)) => first >= summary.published_segments,
-            (Some(_) | None, _) => summary.complete,
-        };
-        let key = self.key.clone().unwrap_or_else(|| summary.key.clone());
-        Summary { complete, key, ..summary }
+    /// The retry timeout is over while others succeed. JetStream may have handed the message over so often meanwhile that a
+    /// nak would be the end of it: then it is published again.
+    fn given_up(&self, call: SessionEnded, failure: &Failure, around: Around<'_>) -> (Phase, Next) {
+        let Around { now, settings, .. } = around;
+        if self.reply.is_none() || self.began_as >= settings.max_deliver {
+            self.dead_letter(now, call, failure.to_string())
+        } else if self.exhausted || self.attempt >= settings.max_deliver {
+            (Phase::Republishing { call }, Next::Ask)
+        } else {
+            self.finished(Acknowledgement::Nak { delay: settings.nak_delay, reason: failure.to_string() })
+        }
     }
 
     /// The shell's wall clock, carried on from the delivery by the clock that never goes back.
@@ -675,6 +882,7 @@ impl Phase {
             Self::Counting { .. } => Some(EffectKind::Count),
             Self::Loading { .. } => Some(EffectKind::Load),
             Self::Saving { .. } => Some(EffectKind::Save),
+            Self::Checking { .. } => Some(EffectKind::Check),
             Self::Publishing { .. } => Some(EffectKind::Publish),
             Self::Marking { .. } => Some(EffectKind::Mark),
             Self::DeadLettering { .. } => Some(EffectKind::DeadLetter),
@@ -687,7 +895,7 @@ impl Phase {
 fn counted(now: Time, call: SessionEnded, settling: Settling, segments: u64, settings: &Settings) -> (Phase, Next) {
     let rounds = settling.rounds + 1;
     if settling.last == Some(segments) || rounds >= settings.settle_rounds {
-        (Phase::Loading { call, loading: Box::new(Loading::new(segments, settings)) }, Next::Ask)
+        (Phase::Loading { call, loading: Box::new(Loading::new(now, segments, settings)) }, Next::Ask)
     } else {
         let settling = Settling { rounds, last: Some(segments) };
         (Phase::Quiet { call, settling }, Next::Wait(Timer::Settle, now.after(settings.quiet_period)))
@@ -697,7 +905,13 @@ fn counted(now: Time, call: SessionEnded, settling: Settling, segments: u64, set
 /// What the next page may bring.
 fn page_bytes(loading: &Loading, settings: &Settings) -> u64 {
     let expected = loading.counted.clamp(1, settings.page_size.into()).saturating_mul(SEGMENT_BYTES);
-    expected.min(settings.max_page_bytes)
+    expected.min(settings.max_page_bytes).max(loading.needs.unwrap_or(0))
+}
+
+/// Whether nothing is owed for the end of a call of which this is stored. An end that announces more than a complete summary
+/// has is not done.
+fn is_done(stored: Stored, call: &SessionEnded) -> bool {
+    stored.notified.is_some() && (!stored.complete || stored.segments >= call.published_segments)
 }
 
 /// Whether the job should not cost its message another attempt: it is not the first, or there are no more than three.

@@ -22,6 +22,8 @@ pub enum State {
     Loading,
     /// Has asked for the summary to be stored.
     Saving,
+    /// Has asked what is stored of the summary.
+    Checking,
     /// Has asked for the notification to be published.
     Publishing,
     /// Has asked for the summary to be marked.
@@ -46,11 +48,26 @@ pub(crate) enum Event {
         reply: Arc<str>,
         attempt: u64,
     },
+    /// Its message used up its deliveries.
+    Exhausted,
+    /// An earlier job of the key is done with its call.
+    Covered(Outcome),
     /// The pause after a failure is over.
     PauseOver,
     Drain,
     /// The time that a draining processor gives its last jobs is over.
     GraceOver,
+}
+
+/// What became of a call whose summary is stored and announced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    /// How many segments the stored summary counts.
+    pub(crate) segments: u64,
+    /// Whether it is complete.
+    pub(crate) complete: bool,
+    /// When the segments were loaded; `None` where this job loaded none.
+    pub(crate) loaded_at: Option<Time>,
 }
 
 /// What a job does next.
@@ -83,6 +100,8 @@ impl Event {
             Self::Reported(Report::Acknowledged) => "acknowledged",
             Self::Reported(Report::Failed(_)) => "failed",
             Self::Redelivered { .. } => "redelivered",
+            Self::Exhausted => "exhausted",
+            Self::Covered(_) => "covered",
             Self::PauseOver => "pause over",
             Self::Drain => "drain",
             Self::GraceOver => "grace over",
@@ -99,6 +118,7 @@ impl fmt::Display for State {
             Self::Counting => "counting",
             Self::Loading => "loading",
             Self::Saving => "saving",
+            Self::Checking => "checking",
             Self::Publishing => "publishing",
             Self::Marking => "marking",
             Self::DeadLettering => "dead-lettering",

@@ -10,13 +10,14 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    bug::Planted,
     event::SessionEnded,
     failure::{Failure, FailureKind},
     ids::{EffectId, JobId, Key},
     input::{ConsumerSettings, Delivery, Exhausted, Input, Report, StaleSummary},
-    job::{Event, Job, Next, State, Weight},
+    job::{Around, Event, Job, Next, Outcome, State, Weight},
     kind::EffectKind,
-    output::{Output, Timer, WakeUp},
+    output::{Notice, Output, Timer, WakeUp},
     served::Served,
     settings::{Settings, SettingsError},
     time::Time,
@@ -35,6 +36,8 @@ pub struct Processor {
     now: Time,
     /// Boxed: the map's nodes are half empty where ids only grow, and move what is in them.
     jobs: BTreeMap<JobId, Box<Job>>,
+    /// The job of each message that was delivered; the last one, where an earlier one waits for its last confirmation.
+    messages: BTreeMap<u64, JobId>,
     /// The jobs of each key, in the order of their delivery: the first one runs that has not done its work.
     key_queues: BTreeSet<(Digest, JobId)>,
     /// The next deadline of each job.
@@ -43,14 +46,16 @@ pub struct Processor {
     last_job: u64,
     /// Jobs that wait for nothing but the confirmation of their acknowledgement.
     acknowledging: usize,
+    /// Jobs that wait for another one of the same key.
+    queued: usize,
     /// Jobs without a delivery.
     without_delivery: usize,
+    done: DoneCalls,
     bytes: Bytes,
     served: Served,
     outputs: VecDeque<Output>,
     counters: Counters,
-    #[cfg(feature = "planted-bugs")]
-    bug: Option<crate::Bug>,
+    planted: Planted,
     #[cfg(test)]
     pub(crate) edges: BTreeSet<(State, &'static str, State)>,
 }
@@ -136,8 +141,46 @@ pub struct Counters {
     pub abandoned: u64,
     /// Reports of unknown or finished effects, or of another kind than the effect.
     pub ignored_reports: u64,
-    /// Deliveries not taken because twice as many jobs as asked for were there; they are left to redelivery.
+    /// Deliveries not taken because four times as many jobs as asked for were there; they are left to redelivery.
     pub overflowed: u64,
+    /// Ends acknowledged because an earlier end of the same call had brought everything about.
+    pub repeated: u64,
+    /// Calls that are announced, and whose summary the store would not mark as announced.
+    pub unmarked: u64,
+    /// Tries to store a dead letter that failed. Their calls are not given up: they are tried again without end.
+    pub dead_letters_failed: u64,
+    /// Messages that used up their deliveries while a job worked on them, or after their call was announced: no dead letter
+    /// is needed.
+    pub outlived: u64,
+}
+
+/// The calls that were done last, with the time when their segments were loaded.
+#[derive(Debug, Default)]
+struct DoneCalls {
+    loaded_at: BTreeMap<Digest, Time>,
+    oldest_first: VecDeque<Digest>,
+}
+
+/// How many of them are remembered.
+const DONE_CALLS: usize = 4096;
+
+impl DoneCalls {
+    fn add(&mut self, key: &Key, loaded_at: Time) {
+        let digest = digest(key);
+        if self.loaded_at.insert(digest, loaded_at).is_none() {
+            self.oldest_first.push_back(digest);
+        }
+        if self.oldest_first.len() > DONE_CALLS
+            && let Some(oldest) = self.oldest_first.pop_front()
+        {
+            self.loaded_at.remove(&oldest);
+        }
+    }
+
+    /// When the segments of a call were loaded. Other calls have the same digest at times: what is found is only a hint.
+    fn loaded_at(&self, key: &Key) -> Option<Time> {
+        self.loaded_at.get(&digest(key)).copied()
+    }
 }
 
 impl Processor {
@@ -152,18 +195,20 @@ impl Processor {
             settings,
             now: Time::ZERO,
             jobs: BTreeMap::new(),
+            messages: BTreeMap::new(),
             key_queues: BTreeSet::new(),
             due: BTreeSet::new(),
             stage: Stage::Running,
             last_job: 0,
             acknowledging: 0,
+            queued: 0,
             without_delivery: 0,
+            done: DoneCalls::default(),
             bytes: Bytes::default(),
             served: Served::default(),
             outputs: VecDeque::new(),
             counters: Counters::default(),
-            #[cfg(feature = "planted-bugs")]
-            bug: None,
+            planted: Planted::default(),
             #[cfg(test)]
             edges: BTreeSet::new(),
         })
@@ -176,7 +221,7 @@ impl Processor {
     /// Settings that cannot work.
     #[cfg(feature = "planted-bugs")]
     pub fn with_bug(settings: Settings, bug: crate::Bug) -> Result<Self, SettingsError> {
-        Ok(Self { bug: Some(bug), ..Self::new(settings)? })
+        Ok(Self { planted: Planted(Some(bug)), ..Self::new(settings)? })
     }
 
     /// Takes what has happened, at a time that is not before that of the last call. Gives the job that it was for; `None`
@@ -214,7 +259,9 @@ impl Processor {
 
     /// Ends a job without a word, for a core that will not be told what becomes of it. Its key's next job goes on.
     pub fn forget(&mut self, id: JobId) {
-        self.acknowledging -= usize::from(self.jobs.get(&id).is_some_and(|job| job.state() == State::Acknowledging));
+        if let Some(state) = self.jobs.get(&id).map(|job| job.state()) {
+            self.count_state(state, usize::saturating_sub);
+        }
         self.end(id);
     }
 
@@ -247,14 +294,16 @@ impl Processor {
     /// How many more deliveries it wants.
     ///
     /// A job that only waits for the confirmation of its acknowledgement takes no room: a server that was killed forgets
-    /// its last deliveries, answers no acknowledgement of them, and delivers them again only to whoever asks.
+    /// its last deliveries, answers no acknowledgement of them, and delivers them again only to whoever asks. Nor does one
+    /// that waits for another one of the same key: one end that is published many times must not delay other calls. All
+    /// together there are four times as many jobs as asked for, at the most.
     #[must_use]
     pub fn room(&self) -> usize {
         let most = self.settings.max_in_flight;
-        let working = self.jobs.len().saturating_sub(self.acknowledging);
+        let working = self.jobs.len().saturating_sub(self.acknowledging + self.queued);
         match self.stage {
             Stage::Stopping { .. } | Stage::Draining { .. } | Stage::LastMoment { .. } => 0,
-            Stage::Running => most.saturating_sub(working).min(most.saturating_mul(2).saturating_sub(self.jobs.len())),
+            Stage::Running => most.saturating_sub(working).min(most.saturating_mul(4).saturating_sub(self.jobs.len())),
         }
     }
 
@@ -301,14 +350,12 @@ impl Processor {
     }
 
     fn deliver(&mut self, delivery: &Delivery) -> Option<JobId> {
-        let ended = SessionEnded::parse(&delivery.payload.0).map(|ended| (self.key(&ended), ended));
-        if let Ok((key, _)) = &ended
-            && let Some(id) = self.redelivered(key, delivery)
-        {
+        let ended = SessionEnded::parse(&delivery.payload.0).map(|ended| (ended.session.key(), ended));
+        if let Some(id) = self.redelivered(ended.as_ref().ok().map(|(key, _)| key), delivery) {
             return Some(id);
         }
         // Jobs without a delivery must not take the place of one that was asked for.
-        if self.jobs.len() - self.without_delivery >= self.settings.max_in_flight.saturating_mul(2) {
+        if self.jobs.len() - self.without_delivery >= self.settings.max_in_flight.saturating_mul(4) {
             self.counters.overflowed += 1;
             return None;
         }
@@ -326,7 +373,10 @@ impl Processor {
                 self.begin(id, "delivered", job, Next::Ask);
             }
             Ok((key, ended)) => {
-                let job = Job::new(id, self.now, delivery, key.clone(), ended, &self.settings);
+                let mut job = Job::new(id, self.now, delivery, key.clone(), ended, &self.settings);
+                if let Some(loaded_at) = self.done.loaded_at(&key) {
+                    job = job.after(loaded_at);
+                }
                 self.begin(id, "delivered", job, Next::Stay);
                 self.queue(id, &key);
             }
@@ -336,13 +386,10 @@ impl Processor {
 
     /// The job that is under way about the same message and takes the delivery over. A second one would only do the same
     /// again, and its acknowledgement would settle the first one's delivery.
-    fn redelivered(&mut self, key: &Key, delivery: &Delivery) -> Option<JobId> {
-        let same = |id: &JobId| {
-            self.jobs
-                .get(id)
-                .is_some_and(|job| job.reply().is_some() && job.stream_sequence() == delivery.stream_sequence)
-        };
-        let id = self.jobs_of_key(key).find(same)?;
+    fn redelivered(&mut self, key: Option<&Key>, delivery: &Delivery) -> Option<JobId> {
+        let id = self.messages.get(&delivery.stream_sequence).copied()?;
+        // A stream that was made anew counts from the beginning.
+        self.jobs.get(&id).filter(|job| job.key() == key)?;
         self.advance(id, Event::Redelivered { reply: Arc::clone(&delivery.reply), attempt: delivery.attempt });
         let taken = self.jobs.contains_key(&id);
         if taken {
@@ -352,10 +399,14 @@ impl Processor {
         taken.then_some(id)
     }
 
+    /// JetStream counts the deliveries that were due to its own outages too. A job that works on the message knows better:
+    /// its acknowledgement is taken as before, however late (nats-server, consumer.go, processAckMsgLocked).
     fn exhausted(&mut self, exhausted: &Exhausted) -> Option<JobId> {
-        #[cfg(feature = "planted-bugs")]
-        if self.bug == Some(crate::Bug::ExhaustedIgnored) {
-            return None;
+        let in_hand = self.messages.get(&exhausted.stream_sequence).copied();
+        if let Some(id) = in_hand.filter(|id| self.jobs.get(id).is_some_and(|job| !job.gives_back())) {
+            self.counters.outlived += 1;
+            self.advance(id, Event::Exhausted);
+            return Some(id);
         }
         let id = self.next_id();
         self.begin(id, "exhausted", Job::exhausted(id, self.now, exhausted), Next::Ask);
@@ -374,25 +425,18 @@ impl Processor {
         Some(id)
     }
 
-    fn key(&self, ended: &SessionEnded) -> Key {
-        #[cfg(feature = "planted-bugs")]
-        if self.bug == Some(crate::Bug::UnescapedKey) {
-            return Key::unescaped(&ended.session);
-        }
-        ended.session.key()
-    }
-
     fn next_id(&mut self) -> JobId {
         self.last_job += 1;
         JobId(self.last_job)
     }
 
     fn begin(&mut self, id: JobId, on: &'static str, job: Job, next: Next) {
-        #[cfg(feature = "planted-bugs")]
-        let job = job.with_bug(self.bug);
         self.took(State::Over, on, job.state());
         self.counters.given_back += u64::from(job.gives_back());
-        self.acknowledging += usize::from(job.state() == State::Acknowledging);
+        self.count_state(job.state(), usize::saturating_add);
+        if job.reply().is_some() {
+            self.messages.insert(job.stream_sequence(), id);
+        }
         self.without_delivery += usize::from(job.reply().is_none());
         self.jobs.insert(id, Box::new(job));
         self.go_on(id, next);
@@ -490,8 +534,8 @@ impl Processor {
         self.counters.abandoned += u64::try_from(self.jobs.len()).unwrap_or(u64::MAX);
         self.jobs.clear();
         self.bytes = Bytes::default();
-        self.acknowledging = 0;
-        self.without_delivery = 0;
+        (self.acknowledging, self.queued, self.without_delivery) = (0, 0, 0);
+        self.messages.clear();
         self.key_queues.clear();
         self.due.clear();
     }
@@ -510,51 +554,111 @@ impl Processor {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.timers.set(Timer::Heartbeat, next);
         schedule(&mut self.due, id, job);
-        #[cfg(feature = "planted-bugs")]
-        if self.bug == Some(crate::Bug::NoHeartbeat) {
-            return;
-        }
         if let Some(reply) = job.reply() {
             self.outputs.push_back(Output::InProgress { reply: Arc::clone(reply) });
         }
     }
 
     fn advance(&mut self, id: JobId, event: Event) {
+        self.learn_from(id, &event);
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        let (from, on) = (job.state(), event.name());
+        let (from, on, published) = (job.state(), event.name(), job.published_segments());
         let acknowledged = matches!(event, Event::Reported(Report::Acknowledged));
-        if let Event::Reported(report) = &event {
-            let silence = self.settings.longest_silence();
-            let notice = match (job.kind(), report) {
-                (Some(kind), Report::Failed(failure)) => self.served.failed(self.now, kind, failure),
-                (Some(kind), _) => self.served.succeeded(self.now, kind, silence),
-                (None, _) => None,
-            };
-            self.outputs.extend(notice.map(Output::Notice));
-        }
-        let next = job.advance(self.now, event, &self.served, &self.settings);
-        let to = job.state();
+        let is_refused = matches!(&event, Event::Reported(Report::Failed(_)));
+        let around = Around { now: self.now, served: &self.served, settings: &self.settings, planted: self.planted };
+        let next = job.advance(event, around);
+        let (to, gives_back) = (job.state(), job.gives_back());
+        let is_done = from != to && matches!(to, State::Acknowledging | State::Over);
+        let outcome = if is_done && from != State::Acknowledging { job.outcome() } else { None };
+        let done = outcome.and_then(|_| job.done(self.now, published?));
+        let key = if is_done && from != State::Acknowledging { job.key().cloned() } else { None };
         if from != to {
-            self.counters.given_back += u64::from(job.gives_back());
-            self.acknowledging += usize::from(to == State::Acknowledging);
-            self.acknowledging -= usize::from(from == State::Acknowledging);
+            self.counters.given_back += u64::from(gives_back);
             self.counters.acknowledged += u64::from(acknowledged);
             self.counters.unconfirmed += u64::from(from == State::Acknowledging && !acknowledged);
+            self.count_state(from, usize::saturating_sub);
+            self.count_state(to, usize::saturating_add);
         }
-        let done = if from != to && to == State::Acknowledging { job.key().cloned() } else { None };
-        if next != Next::Stay && on != "pause over" {
+        if next != Next::Stay && (on != "pause over" || from != to) {
             self.took(from, on, to);
         }
-        self.go_on(id, next);
-        if let Some(key) = done {
+        let is_repeat = outcome.is_some_and(|outcome| outcome.loaded_at.is_none()) && from != State::Marking;
+        self.counters.repeated += u64::from(is_repeat);
+        self.counters.unmarked += u64::from(from == State::Marking && is_refused && is_done);
+        self.counters.outlived += u64::from(on == "checked" && to == State::Over && outcome.is_none());
+        if !is_repeat {
+            self.outputs.extend(done.map(|done| Output::Notice(Notice::Done(done))));
+        }
+        let Some(key) = key else { return self.go_on(id, next) };
+        self.key_queues.remove(&(digest(&key), id));
+        if on == "covered" {
+            return self.go_on(id, next);
+        }
+        // The end of a job starts the next one, unless that is done before.
+        if to == State::Over {
+            self.cover(&key, outcome);
+            self.go_on(id, next);
+        } else {
+            self.go_on(id, next);
+            self.cover(&key, outcome);
             self.start_next_of_key(&key);
+        }
+    }
+
+    /// What a report says of its kind of effect.
+    fn learn_from(&mut self, id: JobId, event: &Event) {
+        let Event::Reported(report) = event else { return };
+        let Some(kind) = self.jobs.get(&id).and_then(|job| job.kind()) else { return };
+        let notice = match report {
+            Report::Failed(failure) => {
+                self.counters.dead_letters_failed += u64::from(kind == EffectKind::DeadLetter);
+                self.served.failed(self.now, kind, failure)
+            }
+            Report::Counted { .. }
+            | Report::Loaded(_)
+            | Report::Saved(_)
+            | Report::Checked(_)
+            | Report::Published { .. }
+            | Report::Marked
+            | Report::DeadLettered { .. }
+            | Report::Republished { .. }
+            | Report::Acknowledged => self.served.succeeded(self.now, kind, self.settings.longest_silence()),
+        };
+        self.outputs.extend(notice.map(Output::Notice));
+    }
+
+    /// A job is done with its call. Other ends of the call may wait behind it, to which that is all that they ask for.
+    fn cover(&mut self, key: &Key, outcome: Option<Outcome>) {
+        let Some(outcome) = outcome else { return };
+        let Some(loaded_at) = outcome.loaded_at else { return };
+        self.done.add(key, loaded_at);
+        let waiting: Vec<JobId> = self.jobs_of_key(key).collect();
+        for id in waiting {
+            self.advance(id, Event::Covered(outcome));
+        }
+    }
+
+    fn count_state(&mut self, state: State, change: fn(usize, usize) -> usize) {
+        match state {
+            State::Queued => self.queued = change(self.queued, 1),
+            State::Acknowledging => self.acknowledging = change(self.acknowledging, 1),
+            State::Over
+            | State::Quiet
+            | State::Counting
+            | State::Loading
+            | State::Saving
+            | State::Checking
+            | State::Publishing
+            | State::Marking
+            | State::DeadLettering
+            | State::Republishing => {}
         }
     }
 
     fn go_on(&mut self, id: JobId, next: Next) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         match next {
-            Next::Ask if job.is_loading() && !self.bytes.have_room(&self.settings) => {
+            Next::Ask if !self.bytes.have_room(job.next_page_bytes(&self.settings), &self.settings) => {
                 self.bytes.waiting.insert(id);
             }
             Next::Ask => {
@@ -580,9 +684,12 @@ impl Processor {
     }
 
     fn admit(&mut self) {
-        while self.bytes.have_room(&self.settings)
-            && let Some(id) = self.bytes.waiting.pop_first()
-        {
+        while let Some(id) = self.bytes.waiting.first().copied() {
+            let page = self.jobs.get(&id).and_then(|job| job.next_page_bytes(&self.settings));
+            if !self.bytes.have_room(page, &self.settings) {
+                return;
+            }
+            self.bytes.waiting.remove(&id);
             let Some(job) = self.jobs.get_mut(&id) else { continue };
             if let Some((effect, what)) = job.ask(self.now, &self.settings) {
                 self.outputs.push_back(Output::Perform { id: effect, effect: what });
@@ -596,6 +703,9 @@ impl Processor {
     fn end(&mut self, id: JobId) {
         let Some(job) = self.jobs.remove(&id) else { return };
         self.without_delivery -= usize::from(job.reply().is_none());
+        if self.messages.get(&job.stream_sequence()) == Some(&id) {
+            self.messages.remove(&job.stream_sequence());
+        }
         self.bytes.change(job.weighed, Weight::default());
         self.bytes.waiting.remove(&id);
         self.admit();
@@ -620,11 +730,10 @@ impl Processor {
     }
 
     fn first_of_key(&self, key: &Key) -> Option<JobId> {
-        let works = |id: &JobId| self.jobs.get(id).is_some_and(|job| job.state() != State::Acknowledging);
-        self.jobs_of_key(key).find(works)
+        self.jobs_of_key(key).next()
     }
 
-    /// The jobs of a key, in the order of their delivery.
+    /// The jobs of a key that have not done their work, in the order of their delivery.
     fn jobs_of_key(&self, key: &Key) -> impl Iterator<Item = JobId> {
         let digest = digest(key);
         let alike = self.key_queues.range((digest, JobId(0))..=(digest, JobId(u64::MAX))).map(|(_, id)| *id);
@@ -663,9 +772,10 @@ fn digest(key: &Key) -> Digest {
 }
 
 impl Bytes {
-    /// Whether one more page may be asked for. When nobody waits for one there is no other way on.
-    fn have_room(&self, settings: &Settings) -> bool {
-        self.held < settings.max_bytes_in_flight || self.awaiting == 0
+    /// Whether a page of so many bytes may be asked for; whatever else is asked for may. When nobody waits for a page there
+    /// is no other way on.
+    fn have_room(&self, page: Option<u64>, settings: &Settings) -> bool {
+        page.is_none_or(|page| self.held.saturating_add(page) <= settings.max_bytes_in_flight) || self.awaiting == 0
     }
 
     fn change(&mut self, from: Weight, to: Weight) {

@@ -38,6 +38,10 @@ pub enum AdvisoryKind {
     },
     /// The consumer was paused, or goes on; no message is meant.
     Pause(Pause),
+    /// The consumer was made; no message is meant.
+    Created,
+    /// The consumer was deleted; no message is meant.
+    Deleted,
 }
 
 impl Advisory {
@@ -49,6 +53,8 @@ impl Advisory {
             AdvisoryKind::Naked { .. } => "MSG_NAKED",
             AdvisoryKind::Terminated { .. } => "MSG_TERMINATED",
             AdvisoryKind::Pause(_) => "PAUSE",
+            AdvisoryKind::Created => "CREATED",
+            AdvisoryKind::Deleted => "DELETED",
         };
         format!("$JS.EVENT.ADVISORY.CONSUMER.{token}.{}.{}", self.stream, self.consumer)
     }
@@ -60,6 +66,7 @@ impl Advisory {
             AdvisoryKind::Naked { .. } => "nak",
             AdvisoryKind::Terminated { .. } => "terminated",
             AdvisoryKind::Pause(_) => "consumer_pause",
+            AdvisoryKind::Created | AdvisoryKind::Deleted => "consumer_action",
         };
         let mut json = Object::new(320);
         json.text("type", &format!("io.nats.jetstream.advisory.v1.{kind}"));
@@ -71,6 +78,10 @@ impl Advisory {
             AdvisoryKind::MaxDeliveries => {}
             AdvisoryKind::Naked { consumer_seq } | AdvisoryKind::Terminated { consumer_seq, .. } => {
                 json.number("consumer_seq", consumer_seq);
+            }
+            AdvisoryKind::Created | AdvisoryKind::Deleted => {
+                json.text("action", if self.kind == AdvisoryKind::Created { "create" } else { "delete" });
+                return json.finish().into_bytes().into();
             }
             AdvisoryKind::Pause(pause) => {
                 json.truth("paused", pause.left.is_some());

@@ -3,8 +3,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
+    call::ApiCall,
     config::{ConsumerConfig, DeliverPolicy, Discard, StreamConfig},
-    message::{Answer, ApiCall, ApiError, Context, Pause},
+    message::{Answer, ApiError, Context, Pause},
     stream::Stream,
     subject,
 };
@@ -73,7 +74,7 @@ fn create_stream(streams: &mut Streams, config: StreamConfig, ctx: &Context<'_>)
     let stream = Stream::new(config, ctx.now);
     let info = stream.info(ctx.now);
     streams.insert(info.config.name.clone(), stream);
-    Ok(Answer::Stream(Box::new(info)))
+    Ok(Answer::Created(Box::new(info)))
 }
 
 fn update_stream(streams: &mut Streams, config: StreamConfig, ctx: &mut Context<'_>) -> Result<Answer, ApiError> {

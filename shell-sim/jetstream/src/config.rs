@@ -122,6 +122,8 @@ pub struct PriorityGroups {
     pub policy: PriorityPolicy,
     /// Their names.
     pub groups: Vec<Arc<str>>,
+    /// How long a client stays pinned without a request; zero for the default of two minutes.
+    pub timeout: Duration,
 }
 
 /// What priority groups are for. This model refuses requests as each of them does, and then serves all requests alike.

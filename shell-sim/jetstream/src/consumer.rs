@@ -20,7 +20,6 @@ const CHECK_SLACK: Duration = Duration::from_millis(1);
 const CHECK_AFTER_DELAYED_NAK: Duration = Duration::from_millis(10);
 /// How soon deliveries are checked after the ack wait was changed.
 const CHECK_AFTER_UPDATE: Duration = Duration::from_millis(100);
-const REMOVED: &str = "Unacknowledged message was deleted";
 
 /// One consumer. What it does with pull requests is in [`super::delivery`].
 #[derive(Debug, Clone)]
@@ -40,7 +39,7 @@ pub(super) struct Consumer {
     /// Messages not yet delivered, as the server counts along; it can fall below zero.
     pub(super) unsent: i64,
     /// The filters were removed from a running consumer: no new or removed message is noticed until a restart.
-    deaf: bool,
+    pub(super) deaf: bool,
     pub(super) waiting: Waiting,
     pub(super) waiting_due: Option<Stamp>,
     check_due: Option<Stamp>,
@@ -185,7 +184,7 @@ impl Consumer {
 
     /// Takes an ack of any delivery of a message; says whether it is answered. Only the stream sequence is looked at: not
     /// which delivery it was, and not whether the message is still out.
-    fn ack(&mut self, subject: &AckSubject, ctx: &mut Context<'_>) -> bool {
+    pub(super) fn ack(&mut self, subject: &AckSubject, ctx: &mut Context<'_>) -> bool {
         let sequence = subject.stream_seq;
         if sequence >= self.next_stream {
             return false;
@@ -263,10 +262,14 @@ impl Consumer {
         self.saved.apply(now, Change::Delivered { consumer_seq, stream_seq, deliveries, since, max_deliver });
     }
 
-    fn advise_pause(&self, ctx: &mut Context<'_>) {
-        let (stream, consumer) = (self.stream.clone(), self.config.name.clone());
+    pub(super) fn advise_pause(&self, ctx: &mut Context<'_>) {
         let (until_nanos, left) = (self.config.pause_until_nanos, self.pause_left(ctx.now));
-        let kind = AdvisoryKind::Pause(Pause { until_nanos, left });
+        self.advise_of_itself(AdvisoryKind::Pause(Pause { until_nanos, left }), ctx);
+    }
+
+    /// Tells something that is about no message.
+    pub(super) fn advise_of_itself(&self, kind: AdvisoryKind, ctx: &mut Context<'_>) {
+        let (stream, consumer) = (self.stream.clone(), self.config.name.clone());
         ctx.advisories.push(Advisory { stream, consumer, stream_seq: 0, deliveries: 0, kind });
     }
 
@@ -275,7 +278,7 @@ impl Consumer {
         Some(pause_end(&self.config, now)?.since(now))
     }
 
-    fn save_acked(&mut self, consumer_seq: u64, stream_seq: u64, now: Stamp) {
+    pub(super) fn save_acked(&mut self, consumer_seq: u64, stream_seq: u64, now: Stamp) {
         self.last_acked = Some(now);
         self.saved.apply(now, Change::Acked { consumer_seq, stream_seq });
     }
@@ -377,96 +380,11 @@ impl Consumer {
         }
     }
 
-    fn delivered(&self) -> SequencePair {
+    pub(super) fn delivered(&self) -> SequencePair {
         SequencePair { consumer: self.next_consumer - 1, stream: self.next_stream - 1 }
     }
 
-    /// Whether the consumer is told of a message of the subject that is stored or removed.
-    pub(super) fn hears(&self, subject: &str) -> bool {
-        !self.deaf && self.config.takes(subject)
-    }
-
-    /// A message that this consumer hears of was stored.
-    pub(super) fn stored(&mut self) {
-        self.unsent += 1;
-    }
-
-    /// A message that this consumer hears of left the stream: where it was out, it is to be terminated with the consumer
-    /// sequence and the deliveries given back.
-    pub(super) fn removed(&mut self, sequence: u64, now: Stamp) -> Option<(u64, u64)> {
-        if sequence >= self.next_stream {
-            self.unsent -= 1;
-        }
-        if let Some(pending) = self.pending.get(&sequence) {
-            return Some((pending.consumer_seq, self.redelivered.get(&sequence).copied().unwrap_or(0).max(1)));
-        }
-        if self.redelivered.remove(&sequence).is_some() {
-            self.save_acked(0, sequence, now);
-        }
-        None
-    }
-
-    /// Terminates a message that left the stream.
-    pub(super) fn terminate_removed(
-        &mut self,
-        sequence: u64,
-        consumer_seq: u64,
-        deliveries: u64,
-        ctx: &mut Context<'_>,
-    ) {
-        let subject = AckSubject {
-            stream: self.stream.clone(),
-            consumer: self.config.name.clone(),
-            deliveries,
-            stream_seq: sequence,
-            consumer_seq,
-            stored_at_nanos: 0,
-            pending: 0,
-        };
-        self.ack(&subject, ctx);
-        self.advise(sequence, deliveries, terminated(consumer_seq, REMOVED.into()), ctx);
-    }
-
-    /// Messages of the stream were purged, all of this consumer's before `first` among them.
-    pub(super) fn purged(&mut self, first: u64, share: Share, log: &Log, ctx: &mut Context<'_>) {
-        self.next_stream = self.next_stream.max(first);
-        if self.floor.stream < first {
-            self.floor.stream = first - 1;
-            let gone: Vec<(u64, Pending)> = self
-                .pending
-                .iter()
-                .filter(|(sequence, _)| **sequence < first || (share == Share::Part && log.get(**sequence).is_none()))
-                .map(|(sequence, pending)| (*sequence, *pending))
-                .collect();
-            for (sequence, pending) in gone {
-                self.pending.remove(&sequence);
-                self.redelivered.remove(&sequence);
-                self.floor.consumer = self.floor.consumer.max(pending.consumer_seq);
-                self.save_acked(pending.consumer_seq, sequence, ctx.now);
-            }
-        }
-        if self.pending.is_empty() {
-            self.redelivered.clear();
-            self.floor = self.delivered();
-        }
-        let queued = std::mem::take(&mut self.again);
-        for sequence in queued.into_iter().filter(|sequence| *sequence >= self.next_stream) {
-            self.again.push(sequence);
-        }
-        self.save_all(ctx.now);
-    }
-
-    /// The stream's messages before `first` were removed all at once.
-    pub(super) fn recount(&mut self, log: &Log, now: Stamp) {
-        self.unsent = counted(log, self.next_stream, &self.config);
-        let kept = self.redelivered.split_off(&log.first());
-        for sequence in std::mem::replace(&mut self.redelivered, kept).into_keys() {
-            self.again.remove(sequence);
-        }
-        self.saved.apply(now, Change::RedeliveredBelow(log.first()));
-    }
-
-    fn save_all(&mut self, now: Stamp) {
+    pub(super) fn save_all(&mut self, now: Stamp) {
         let state = SavedState {
             delivered: self.delivered(),
             floor: self.floor,
@@ -598,10 +516,10 @@ fn pause_end(config: &ConsumerConfig, now: Stamp) -> Option<Stamp> {
     config.pause_until_nanos.map(Stamp::from_nanos).filter(|end| *end > now)
 }
 
-fn terminated(consumer_seq: u64, reason: Arc<str>) -> AdvisoryKind {
+pub(super) fn terminated(consumer_seq: u64, reason: Arc<str>) -> AdvisoryKind {
     AdvisoryKind::Terminated { consumer_seq, reason }
 }
 
-fn counted(log: &Log, from: u64, config: &ConsumerConfig) -> i64 {
+pub(super) fn counted(log: &Log, from: u64, config: &ConsumerConfig) -> i64 {
     i64::try_from(log.count_for(from, config)).unwrap_or(i64::MAX)
 }

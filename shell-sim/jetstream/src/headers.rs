@@ -154,6 +154,18 @@ impl Headers {
         }
     }
 
+    /// These headers without the status in the first line, which a stream removes. Source: `server/client.go` of nats-server,
+    /// `removeHeaderStatusIfPresent`.
+    pub(crate) fn without_status(self) -> Self {
+        let Block::Raw(block) = &self.0 else { return self };
+        let Some(status) = block.strip_prefix(VERSION.as_bytes()) else { return self };
+        match status.iter().position(|byte| *byte == b'\r') {
+            None | Some(0) => self,
+            Some(end) if status[end..] == *b"\r\n\r\n" => Self::default(),
+            Some(end) => Self::raw([VERSION.as_bytes(), &status[end..]].concat()),
+        }
+    }
+
     /// These headers and the size of the payload, which a consumer with `headers_only` sends in its place. Source:
     /// `server/consumer.go` of nats-server, `convertToHeadersOnly`.
     pub(crate) fn with_size(&self, payload: usize) -> Self {
@@ -213,6 +225,18 @@ mod tests {
         assert_eq!(*pairs.to_bytes(), *b"NATS/1.0\r\nA: \xfe\r\n\r\n");
         let forged = Headers::default().with("A", "1\r\nNats-Msg-Id: 2");
         assert_eq!(forged.message_id().as_deref(), Some("2"));
+    }
+
+    #[test]
+    fn a_stream_removes_the_status_of_a_block_and_nothing_else() {
+        for (sent, stored) in [
+            ("NATS/1.0 503\r\n\r\n", ""),
+            ("NATS/1.0 503 Forged\r\nA: 1\r\n\r\n", "NATS/1.0\r\nA: 1\r\n\r\n"),
+            ("NATS/1.0\r\n\r\n", "NATS/1.0\r\n\r\n"),
+            ("other 503\r\n\r\n", "other 503\r\n\r\n"),
+        ] {
+            assert_eq!(*Headers::raw(sent.as_bytes()).without_status().to_bytes(), *stored.as_bytes(), "{sent:?}");
+        }
     }
 
     #[test]

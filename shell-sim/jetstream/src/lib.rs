@@ -1,55 +1,91 @@
-//! JetStream as it is: one nats-server 2.15.1, file storage, one replica, limits retention, durable pull consumers with explicit acks.
+//! A model of NATS JetStream for tests, in virtual time and without I/O: what goes in is a message or a fault, what comes out
+//! is what nats-server 2.15.1 sends, and between two inputs nothing happens that [`Broker::next_deadline`] does not announce.
 //!
-//! [`Broker::handle`] is the one way in, [`Broker::poll`] the one way out; what is not due yet is due at
-//! [`Broker::next_deadline`]. Nothing here reads a clock or draws a number: lateness comes from [`Tuning`], and how much a
-//! kill loses from [`Input::Kill`].
+//! ```
+//! use std::time::Duration;
 //!
-//! # What it does to its users, and why the real server may
+//! use jetstream_model::{
+//!     AckBody, ApiCall, Broker, ClientId, ConsumerAction, ConsumerConfig, Event, Headers, Inbox, Input, Message, Pull,
+//!     Request, StreamConfig, Tuning,
+//! };
 //!
-//! Numbers are the sections of the facts that the project gathered; each was read in the server's source (`server/` of
-//! nats-server), and what the conformance tests compare was seen on the server itself.
+//! let mut broker = Broker::new(1_700_000_000_000, Tuning::default());
+//! let client = ClientId(1);
+//! let inbox = |token| Inbox { client, token };
+//! let api = |call| Input::Request(Request::Api { reply: inbox(0), call: Box::new(call) });
+//! let config = ConsumerConfig { ack_wait: Duration::from_secs(6), ..ConsumerConfig::durable("worker") };
+//! let publish = Request::Publish {
+//!     reply: None,
+//!     subject: "jobs.1".into(),
+//!     headers: Headers::id("1"),
+//!     payload: b"work"[..].into(),
+//! };
+//! let pull = Pull::waiting(1, Duration::from_secs(30));
+//! for input in [
+//!     Input::Connect(client),
+//!     api(ApiCall::CreateStream(StreamConfig::new("JOBS", &["jobs.>"]))),
+//!     api(ApiCall::CreateConsumer { stream: "JOBS".into(), config, action: ConsumerAction::Create }),
+//!     Input::Request(publish),
+//!     Input::Request(Request::Pull { stream: "JOBS".into(), consumer: "worker".into(), reply: inbox(1), pull }),
+//! ] {
+//!     broker.handle(Duration::ZERO, input);
+//! }
 //!
-//! | behaviour | fact |
-//! |---|---|
-//! | a message id is forgotten at a purge, which is late by up to 50 ms and the timer's lag, never early; a duplicate does not refresh it; it counts for all subjects of the stream, whatever the payload | A1.1–A1.5 |
-//! | ids of deleted and purged messages are remembered until a restart, which takes them from what is stored | A1.8 |
-//! | after a restart the purge starts with a whole window, so that an id may outlive its window by up to one more | `stream.go: rebuildDedupe`, `storeMsgIdLocked` |
-//! | a consumer whose filters are removed while the server runs is deaf until a restart: new messages are neither counted nor delivered until something else wakes it, removed ones are not noticed | `stream.go: swapSigSubs` asks for `nil` and gets an empty list; seen on 2.15.1 |
-//! | one message purged by its subject is terminated like a deleted one, several are not | `filestore.go: PurgeEx`, seen on 2.15.1 |
-//! | the answer to an update shows the consumer before it makes use of more room | seen on 2.15.1 |
-//! | a kill loses every id of a stream whose last message was deleted, those of stored messages too | seen on 2.15.1; not after SIGTERM, nor where another message was deleted |
-//! | the first create or update of a consumer after a start is answered with what the consumer was at the start, the old configuration included | `consumer.go: initialInfo`, seen on 2.15.1 |
-//! | a shorter window forgets at once, a longer one brings nothing back before a restart; a window of 0 is 2 min | A1.6, A1.7 |
-//! | expected sequences are checked before the id, and what is refused is not remembered | A1.9, A1.10 |
-//! | the ack wait runs from hand-over; the first check is 1 ms late, the lag comes on top | A2.1–A2.3 |
-//! | what has expired waits in a queue until somebody pulls, goes before anything new, and passes the limit of unacknowledged messages | A2.4, A6 |
-//! | a progress report of any delivery starts the wait again, without end, but takes nothing out of the queue | A2.5 |
-//! | an ack of any delivery settles the message, also one that was given up, and takes it out of the queue | A4 |
-//! | a nak of a superseded delivery redelivers at once; one with a delay keeps its place among the unacknowledged | A4 |
-//! | a term tells its advisory also where the message had been acknowledged | A4 |
-//! | an ack of a sequence that the consumer has not delivered, as after a kill, is dropped without an answer | A4, A8 |
-//! | the last delivery of several is given up only when a pull comes; a single one by the timer | A5.1 |
-//! | what is given up stays in the stream, is reported as redelivered, and holds the reported ack floor until the next ack | A5.3, A4 |
-//! | a raised limit revives nothing; one lowered below the deliveries of a message is noticed by the timer, or by a nak and a pull, and told with the deliveries there were | A5.5, A5.6, seen on 2.15.1 |
-//! | a backoff replaces the ack wait, and bends the delay of a nak | A3 |
-//! | one message for each waiting request in turn; full queues answer 409, or nothing where the request has a heartbeat | A6 |
-//! | a kill forgets up to 100 ms of acks and deliveries, confirmed or not; forgotten deliveries come again as the first | A8 |
-//! | a restart dates deliveries in whole seconds, so that they come up to 1 s early, and by the time their message was stored unless progress was reported: an old message comes again at once | A8, `consumer.go: deliverMsg` |
-//! | a restart forgets the queue of redeliveries and all waiting pulls; a graceful stop tells these 409, but of several with one inbox only the last; a kill tells nothing | A8, `jetstream.go: signalPullConsumers` |
-//! | a pull that nobody listens to turns the queue of redeliveries by one | `consumer.go: loopAndGatherMsgs`, seen on 2.15.1 |
-//! | advisories are core messages: lost where nobody listens; of a queue group one member gets them, here each in its turn, there any | A5.2, `client.go: processMsgResults` |
+//! let (mut now, mut attempts) = (Duration::ZERO, 0);
+//! while attempts < 2 {
+//!     while let Some(event) = broker.poll(now) {
+//!         let Event::Send { to, message: Message::Delivery(delivery) } = event else { continue };
+//!         attempts = delivery.reply.deliveries;
+//!         if attempts == 1 {
+//!             // The first worker dies; another one pulls.
+//!             let pull = Pull::waiting(1, Duration::from_secs(30));
+//!             let (stream, consumer) = ("JOBS".into(), "worker".into());
+//!             broker.handle(now, Input::Request(Request::Pull { stream, consumer, reply: to, pull }));
+//!         } else {
+//!             let request = Request::Ack { subject: delivery.reply, body: AckBody::Ack, reply: None };
+//!             broker.handle(now, Input::Request(request));
+//!         }
+//!     }
+//!     match broker.next_deadline() {
+//!         Some(deadline) if attempts < 2 => now = deadline,
+//!         _ => break,
+//!     }
+//! }
+//! assert_eq!((attempts, now), (2, Duration::from_millis(6_001)));
+//! assert_eq!(broker.unsettled("JOBS", "worker"), 0);
+//! ```
 //!
-//! # What it leaves out
+//! What a harness does, and nothing else:
 //!
-//! A graceful stop takes the real server 50 ms and more, in which requests that were told 409 can still get heartbeats and
-//! messages; here it takes no time.
-//! Clusters, push consumers, other retentions and ack policies, priority groups, pauses, message TTLs, schedules, batches,
-//! inactive thresholds; loss of the page cache at a power cut; the server's own notice of a failed write to a client.
+//! 1. Hand every message and fault to [`Broker::handle`], with the time of the virtual clock, which never goes back.
+//! 2. After each input, take events from [`Broker::poll`] until there is none.
+//! 3. Let the clock jump to [`Broker::next_deadline`] or to the harness's own next event, whichever is first, and poll again.
+//!
+//! The same inputs give the same events. Nothing here reads a clock or draws a number: how late timers are is in [`Tuning`],
+//! how much a kill loses in [`Input::Kill`], how much may be stored in [`Room`]. A clone of a broker goes its own way.
+//!
+//! [`wire`] puts the protocol around it, for clients that speak subjects, header blocks and JSON. The README lists every
+//! behaviour with its source and the case that holds it against the real server. An example, `naive_consumer`, tests a
+//! small worker for lost and repeated work.
+//!
+//! # Not modelled
+//!
+//! - Clusters, push consumers, other retentions and acknowledgement policies, ephemeral consumers, inactive thresholds,
+//!   message TTLs, schedules, counters, batches, rollups, mirrors and sources.
+//! - Priority groups beyond refused requests.
+//! - Descriptions and metadata of streams and consumers: they are taken and not told again. One filter in a list comes back as
+//!   a single filter.
+//! - A graceful stop takes the real server 50 ms and more, in which requests that were told 409 can still get heartbeats and
+//!   messages. Here it takes no time.
+//! - Loss of the page cache at a power cut, and the server's own notice of a failed write to a client.
+//!
+//! What the protocol can ask for and this model does not have is refused with code 501, never silently taken.
 
 mod ack;
 mod advisory;
 mod again;
 mod api;
+mod call;
 mod clients;
 mod config;
 mod consumer;
@@ -59,6 +95,7 @@ mod headers;
 mod log;
 mod message;
 mod pull;
+mod removal;
 mod saved;
 mod stamp;
 mod stream;
@@ -77,14 +114,14 @@ use std::{
 pub use self::{
     ack::{AckBody, AckSubject, NotAnAckSubject},
     advisory::{Advisory, AdvisoryKind},
+    call::{ApiCall, ApiKind, ConsumerAction, PurgeScope, Which},
     config::{
         ConsumerConfig, DEFAULT_DUPLICATE_WINDOW, DeliverPolicy, Discard, PriorityGroups, PriorityPolicy, StreamConfig,
     },
     headers::Headers,
     message::{
-        Answer, ApiCall, ApiError, ApiKind, ClientId, ConsumerAction, ConsumerInfo, Delivery, Event, Inbox, Input,
-        Message, Pause, PubAck, PurgeScope, Request, Room, SequencePair, Status, StatusHeaders, StoredMessage,
-        StreamInfo, Which,
+        Answer, ApiError, ClientId, ConsumerInfo, Delivery, Event, Inbox, Input, Message, Pause, PubAck, Request, Room,
+        SequencePair, Status, StatusHeaders, StoredMessage, StreamInfo,
     },
     pull::{PriorityRequest, Pull, WhenEmpty},
     subject::matches,
@@ -103,6 +140,15 @@ pub struct Tuning {
     pub age_lag: Duration,
 }
 
+/// What a stream does with a status in the first line of the header block of a message, which any publisher can write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StatusLines {
+    /// It is removed: nats-server 2.14 and later, for what is stored from then on.
+    Removed,
+    /// It is stored and delivered: nats-server before 2.14.
+    Kept,
+}
+
 /// One nats-server with JetStream.
 #[derive(Debug, Clone)]
 pub struct Broker {
@@ -112,6 +158,7 @@ pub struct Broker {
     streams: BTreeMap<Arc<str>, Stream>,
     clients: Clients,
     room: Room,
+    status_lines: StatusLines,
     advised: u64,
     /// When the first timer of a stream fires.
     due: Option<Stamp>,
@@ -130,10 +177,17 @@ impl Broker {
             streams,
             clients,
             room: Room::default(),
+            status_lines: StatusLines::Removed,
             advised: 0,
             due: None,
             out: VecDeque::new(),
         }
+    }
+
+    /// The same server, which keeps the status lines of stored messages or does not.
+    #[must_use]
+    pub fn with_status_lines(self, status_lines: StatusLines) -> Self {
+        Self { status_lines, ..self }
     }
 
     /// Changes the lateness of the timers that are set from now on.
@@ -248,6 +302,12 @@ impl Broker {
             }),
             Request::Api { reply, call } => {
                 let kind = call.kind();
+                if let ApiCall::ResetConsumer { stream, consumer, .. } = &*call
+                    && !self.streams.get(stream).is_some_and(|stream| stream.has_consumer(consumer))
+                {
+                    // Each consumer listens to this call itself: where there is none, nobody answers.
+                    return;
+                }
                 let message = match self.call(now, *call) {
                     Ok(answer) => Message::Answer { call: kind, answer },
                     Err(error) => Message::Refused { call: kind, error },
@@ -265,6 +325,7 @@ impl Broker {
         headers: &Headers,
         payload: &Arc<[u8]>,
     ) {
+        let status_lines = self.status_lines;
         self.with(now, |streams, ctx| {
             let listeners = ctx.clients.listeners(subject);
             let heard = !listeners.is_empty();
@@ -273,10 +334,16 @@ impl Broker {
                 ctx.send(to, Message::Core { subject, headers, payload });
             }
             let answer = match streams.values_mut().find(|stream| stream.config.captures(subject)) {
-                Some(stream) => stream.publish(subject, headers.clone(), payload.clone(), ctx).map_or_else(
-                    |error| Message::PublishRefused { stream: stream.config.name.clone(), error },
-                    Message::PubAck,
-                ),
+                Some(stream) => {
+                    let headers = match status_lines {
+                        StatusLines::Removed => headers.clone().without_status(),
+                        StatusLines::Kept => headers.clone(),
+                    };
+                    match stream.publish(subject, headers, payload.clone(), ctx) {
+                        Ok(ack) => Message::PubAck(ack),
+                        Err(error) => Message::PublishRefused { stream: stream.config.name.clone(), error },
+                    }
+                }
                 None if heard => return,
                 None => Message::NoResponders { subject: subject.clone() },
             };

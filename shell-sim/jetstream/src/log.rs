@@ -80,10 +80,6 @@ impl Log {
         self.slots.front().and_then(Option::as_ref).map(|entry| entry.at)
     }
 
-    pub(super) fn newest(&self) -> Option<Stamp> {
-        self.from(0).next_back().map(|entry| entry.at)
-    }
-
     /// How many subjects the messages stored have.
     pub(super) fn subjects(&self) -> u64 {
         self.from(0).map(|entry| &entry.message.subject).collect::<BTreeSet<_>>().len() as u64

@@ -5,6 +5,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use super::{
     ack::{AckBody, AckSubject},
     advisory::Advisory,
+    call::{ApiCall, ApiKind},
     config::{ConsumerConfig, StreamConfig},
     headers::Headers,
     pull::Pull,
@@ -119,174 +120,6 @@ pub enum Request {
         /// The call.
         call: Box<ApiCall>,
     },
-}
-
-/// A call of the management API.
-#[derive(Debug, Clone)]
-pub enum ApiCall {
-    /// `STREAM.CREATE`.
-    CreateStream(StreamConfig),
-    /// `STREAM.UPDATE`.
-    UpdateStream(StreamConfig),
-    /// `STREAM.DELETE`.
-    DeleteStream(Arc<str>),
-    /// `STREAM.INFO`.
-    StreamInfo(Arc<str>),
-    /// `STREAM.PURGE`.
-    Purge {
-        /// The stream.
-        stream: Arc<str>,
-        /// What is purged.
-        scope: PurgeScope,
-    },
-    /// `STREAM.MSG.GET`.
-    GetMessage {
-        /// The stream.
-        stream: Arc<str>,
-        /// Which message.
-        which: Which,
-    },
-    /// `STREAM.MSG.DELETE`.
-    DeleteMessage {
-        /// The stream.
-        stream: Arc<str>,
-        /// The sequence of the message.
-        sequence: u64,
-    },
-    /// `CONSUMER.CREATE`.
-    CreateConsumer {
-        /// The stream.
-        stream: Arc<str>,
-        /// What the consumer shall be.
-        config: ConsumerConfig,
-        /// What to do where it exists, or not.
-        action: ConsumerAction,
-    },
-    /// `CONSUMER.DELETE`.
-    DeleteConsumer {
-        /// The stream.
-        stream: Arc<str>,
-        /// The consumer.
-        consumer: Arc<str>,
-    },
-    /// `CONSUMER.INFO`.
-    ConsumerInfo {
-        /// The stream.
-        stream: Arc<str>,
-        /// The consumer.
-        consumer: Arc<str>,
-    },
-    /// `CONSUMER.RESET`: the whole consumer goes back to a stream sequence, or to its ack floor.
-    ResetConsumer {
-        /// The stream.
-        stream: Arc<str>,
-        /// The consumer.
-        consumer: Arc<str>,
-        /// The next stream sequence to deliver.
-        sequence: Option<u64>,
-    },
-    /// `CONSUMER.PAUSE`.
-    PauseConsumer {
-        /// The stream.
-        stream: Arc<str>,
-        /// The consumer.
-        consumer: Arc<str>,
-        /// Until when, in nanoseconds since the Unix epoch; `None` ends a pause.
-        until_nanos: Option<i64>,
-    },
-    /// A call that the server refuses without looking at what it is about.
-    Unreadable {
-        /// Which call.
-        kind: ApiKind,
-        /// Why.
-        error: ApiError,
-    },
-}
-
-/// Which call of the management API.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ApiKind {
-    /// `STREAM.CREATE`.
-    CreateStream,
-    /// `STREAM.UPDATE`.
-    UpdateStream,
-    /// `STREAM.DELETE`.
-    DeleteStream,
-    /// `STREAM.INFO`.
-    StreamInfo,
-    /// `STREAM.PURGE`.
-    Purge,
-    /// `STREAM.MSG.GET`.
-    GetMessage,
-    /// `STREAM.MSG.DELETE`.
-    DeleteMessage,
-    /// `CONSUMER.CREATE`.
-    CreateConsumer,
-    /// `CONSUMER.DELETE`.
-    DeleteConsumer,
-    /// `CONSUMER.INFO`.
-    ConsumerInfo,
-    /// `CONSUMER.RESET`.
-    ResetConsumer,
-    /// `CONSUMER.PAUSE`.
-    PauseConsumer,
-    /// A call that the server does not know.
-    Unknown,
-}
-
-impl ApiCall {
-    /// Which call it is.
-    #[must_use]
-    pub fn kind(&self) -> ApiKind {
-        match self {
-            Self::CreateStream(_) => ApiKind::CreateStream,
-            Self::UpdateStream(_) => ApiKind::UpdateStream,
-            Self::DeleteStream(_) => ApiKind::DeleteStream,
-            Self::StreamInfo(_) => ApiKind::StreamInfo,
-            Self::Purge { .. } => ApiKind::Purge,
-            Self::GetMessage { .. } => ApiKind::GetMessage,
-            Self::DeleteMessage { .. } => ApiKind::DeleteMessage,
-            Self::CreateConsumer { .. } => ApiKind::CreateConsumer,
-            Self::DeleteConsumer { .. } => ApiKind::DeleteConsumer,
-            Self::ConsumerInfo { .. } => ApiKind::ConsumerInfo,
-            Self::ResetConsumer { .. } => ApiKind::ResetConsumer,
-            Self::PauseConsumer { .. } => ApiKind::PauseConsumer,
-            Self::Unreadable { kind, .. } => *kind,
-        }
-    }
-}
-
-/// Which messages a purge removes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PurgeScope {
-    /// All.
-    All,
-    /// Those whose subject matches.
-    Subject(Arc<str>),
-    /// Those before the sequence.
-    Before(u64),
-}
-
-/// Which stored message is asked for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Which {
-    /// The one with the sequence.
-    Sequence(u64),
-    /// The last one of the literal subject.
-    LastOf(Arc<str>),
-    /// The first one from the sequence on whose subject matches.
-    NextOf(u64, Arc<str>),
-}
-
-/// What a consumer's creation does where the consumer exists, or not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ConsumerAction {
-    /// Create or update.
-    CreateOrUpdate,
-    /// Create; an existing one must be the same.
-    Create,
-    /// Update; it must exist.
-    Update,
 }
 
 pub(super) fn decimal_digits(value: u64) -> usize {
@@ -440,6 +273,8 @@ pub struct ApiError {
 pub enum Answer {
     /// A stream as it is now.
     Stream(Box<StreamInfo>),
+    /// A new stream.
+    Created(Box<StreamInfo>),
     /// A consumer as it is now.
     Consumer(Box<ConsumerInfo>),
     /// A stored message.
@@ -470,7 +305,7 @@ pub struct StreamInfo {
     pub messages: u64,
     /// Bytes stored, as the server's file store counts them.
     pub bytes: u64,
-    /// The first sequence stored; one more than the last where none is.
+    /// The first sequence stored; one more than the last where none is; zero where none ever was.
     pub first_seq: u64,
     /// The last sequence given.
     pub last_seq: u64,

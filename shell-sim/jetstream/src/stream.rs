@@ -4,12 +4,14 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
     Tuning,
+    advisory::AdvisoryKind,
+    call::{ConsumerAction, PurgeScope, Which},
     config::{ConsumerConfig, Discard, StreamConfig},
     consumer::{Consumer, Share},
     duplicates::Duplicates,
     headers::Headers,
     log::{Entry, Log, size_of},
-    message::{Answer, ApiError, ConsumerAction, Context, PubAck, PurgeScope, StoredMessage, StreamInfo, Which},
+    message::{Answer, ApiError, Context, PubAck, StoredMessage, StreamInfo},
     stamp::Stamp,
     subject,
 };
@@ -29,6 +31,8 @@ pub(super) struct Stream {
     ids_lost: bool,
     /// The id of the last message stored.
     last_id: Option<Arc<str>>,
+    /// When the last message was stored, also if it is gone.
+    last_stored: Option<Stamp>,
     created: Stamp,
 }
 
@@ -42,6 +46,7 @@ impl Stream {
             age_due: None,
             ids_lost: false,
             last_id: None,
+            last_stored: None,
             created: now,
         }
     }
@@ -76,6 +81,7 @@ impl Stream {
         if self.config.sealed {
             return Err(ApiError::sealed());
         }
+        self.refuse_if_large(&headers, &payload)?;
         self.check_expectations(subject, &headers)?;
         let stream = self.config.name.clone();
         let id = headers.message_id();
@@ -86,7 +92,6 @@ impl Stream {
         let sequence = self.log.last() + 1;
         let message =
             StoredMessage { subject: subject.clone(), sequence, headers, payload, stored_at_nanos: ctx.now.nanos() };
-        self.refuse_if_large(&message)?;
         refuse_without_room(&message, ctx)?;
         self.refuse_if_full(&message)?;
         self.last_id.clone_from(&id);
@@ -94,6 +99,7 @@ impl Stream {
             let window = self.config.duplicate_window;
             self.duplicates.remember(id, sequence, ctx.now, ctx.now, window);
         }
+        self.last_stored = Some(ctx.now);
         self.log.push(Entry { message: Arc::new(message), at: ctx.now });
         if let Some(age) = self.config.max_age {
             self.age_due.get_or_insert_with(|| ctx.now.after(age));
@@ -141,9 +147,10 @@ impl Stream {
         }
     }
 
-    fn refuse_if_large(&self, message: &StoredMessage) -> Result<(), ApiError> {
-        let headers = message.headers.wire_len();
-        let bytes = (headers + message.payload.len()) as u64;
+    /// Before ids and expectations are looked at: seen on 2.15.1.
+    fn refuse_if_large(&self, headers: &Headers, payload: &[u8]) -> Result<(), ApiError> {
+        let headers = headers.wire_len();
+        let bytes = (headers + payload.len()) as u64;
         if self.config.max_msg_size.is_some_and(|most| bytes > most) {
             return Err(ApiError::new(400, 10_054, "message size exceeds maximum allowed"));
         }
@@ -214,7 +221,8 @@ impl Stream {
         if (self.log.first()..=self.log.last()).contains(&sequence) {
             return Err(ApiError::new(400, 10_043, format!("sequence {sequence} not found")));
         }
-        Err(ApiError::new(500, 10_057, "no message found"))
+        let why = if sequence > self.log.last() { "stream store EOF" } else { "no message found" };
+        Err(ApiError::new(500, 10_057, why))
     }
 
     pub(super) fn message(&self, which: &Which) -> Result<Answer, ApiError> {
@@ -275,14 +283,14 @@ impl Stream {
             config: self.config.clone(),
             messages: self.log.messages(),
             bytes: self.log.bytes(),
-            first_seq: self.log.first(),
+            first_seq: if self.log.last() == 0 { 0 } else { self.log.first() },
             last_seq: self.log.last(),
             num_deleted: self.log.last() + 1 - self.log.first() - self.log.messages(),
             num_subjects: self.log.subjects(),
             consumers: self.consumers.len(),
             created_nanos: self.created.nanos(),
             first_nanos: self.log.oldest().map(Stamp::nanos),
-            last_nanos: self.log.newest().map(Stamp::nanos),
+            last_nanos: self.last_stored.map(Stamp::nanos),
             now_nanos: now.nanos(),
         }
     }
@@ -298,6 +306,10 @@ impl Stream {
     pub(super) fn unsettled(&self, consumer: &str) -> u64 {
         let consumer = self.consumers.get(consumer);
         consumer.map_or(0, |it| it.pending.len() as u64 + self.log.count_for(it.next_stream, &it.config))
+    }
+
+    pub(super) fn has_consumer(&self, name: &str) -> bool {
+        self.consumers.contains_key(name)
     }
 
     /// The consumer and the messages it reads.
@@ -327,12 +339,17 @@ impl Stream {
         }
         let consumer = Consumer::new(self.config.name.clone(), config, &self.log, ctx.now);
         let consumer = self.consumers.entry(name).or_insert(consumer);
+        consumer.advise_of_itself(AdvisoryKind::Created, ctx);
+        if consumer.pause_left(ctx.now).is_some() {
+            consumer.advise_pause(ctx);
+        }
         Ok(Answer::Consumer(Box::new(consumer.info(&self.log, ctx))))
     }
 
     pub(super) fn delete_consumer(&mut self, name: &str, ctx: &mut Context<'_>) -> Result<Answer, ApiError> {
         let mut consumer = self.consumers.remove(name).ok_or_else(ApiError::consumer_not_found)?;
         consumer.deleted(ctx);
+        consumer.advise_of_itself(AdvisoryKind::Deleted, ctx);
         Ok(Answer::Deleted)
     }
 

@@ -77,6 +77,6 @@ fn publish_again(world: &World) {
         let Some(call) = world.plan.calls.get(number) else { continue };
         let sequence = world.nats.model.borrow().last_sequence(TRANSCRIPTION_STREAM) + 1;
         world.saw(&Observation::EndRestored { call: number, end, sequence });
-        publish_end(world, call, end);
+        publish_end(world, call, end, Headers::default());
     }
 }

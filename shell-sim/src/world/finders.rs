@@ -1,29 +1,16 @@
-//! What finds work elsewhere than in the pull requests: the broker's advisories, and the watch over stored summaries.
+//! What finds work elsewhere than at the broker: the watch over stored summaries.
 
 use std::{rc::Rc, sync::Arc, time::Duration};
 
-use transcript_core::{Exhausted, Input, StaleSummary, WallTime};
+use transcript_core::{Input, StaleSummary, WallTime};
 
-use super::{nats::MaxDeliver, shell::Shared};
+use super::shell::{Event, Shared};
 use crate::store::{Answer, Command};
 
 /// How often summaries are looked at.
 const LOOKS_EVERY: Duration = Duration::from_secs(10);
 /// How long after its last change a summary is looked at, in milliseconds.
 const REACH_MS: i64 = 3_600_000;
-
-/// Hands over that messages used up their deliveries. The broker says it once, to whoever listens.
-pub(super) async fn hear(shared: Rc<Shared>) {
-    loop {
-        let payload = shared.nats.heard.take().await;
-        if let Some(MaxDeliver { stream_seq, deliveries }) = MaxDeliver::read(&payload) {
-            let received_at = shared.calendar();
-            let payload = shared.payload(stream_seq).await;
-            let exhausted = Exhausted { stream_sequence: stream_seq, attempts: deliveries, received_at, payload };
-            shared.inputs.push(Input::Exhausted(exhausted));
-        }
-    }
-}
 
 /// Tells again and again of every announced summary that its session has made stale, or that was replaced and nobody knows.
 /// To find them takes no time here; to count their segments is a command as any other.
@@ -45,11 +32,11 @@ async fn look(shared: &Rc<Shared>) {
     for (document, segments) in watched.iter().zip(counts) {
         let stored = document.stored();
         if !shared.drains() && (stored.is_stale_with(segments) || stored.unannounced_revision().is_some()) {
-            shared.inputs.push(Input::Stale(StaleSummary {
+            shared.events.push(Event::Core(Input::Stale(StaleSummary {
                 session: document.summary.session.clone(),
                 published_segments: document.summary.published_segments,
                 received_at: now,
-            }));
+            })));
         }
     }
 }

@@ -10,7 +10,8 @@ mod link;
 mod mongo;
 mod nats;
 mod operator;
-mod puller;
+#[cfg(feature = "planted-bugs")]
+mod planted;
 mod shell;
 mod store_socket;
 mod tape;
@@ -513,6 +514,10 @@ impl World {
             world.start(processor);
             world.mended();
         });
+    }
+
+    fn is_frozen(&self, processor: usize) -> bool {
+        self.processes.get(processor).is_some_and(|process| process.borrow().frozen > 0)
     }
 
     pub(crate) fn is_doomed(&self, processor: usize) -> bool {

@@ -9,32 +9,35 @@ use std::{
 };
 
 use jetstream_model::{
-    AckBody, AdvisoryKind, ApiCall, Broker, ClientId, Event, Headers, Inbox, Input, Message, Pull, Request,
-    StoredMessage, Which,
+    AdvisoryKind, Broker, ClientId, Event, Headers, Inbox, Input, Message, Request, StoredMessage, wire,
 };
 use serde::Deserialize;
 use smol::future;
+use transcript_client::jetstream::{self, Address, Frame};
 use transcript_core::{
-    Time,
+    Time, WallTime,
     contract::{
         Announcement, CONSUMER, DEAD_LETTER_SUBJECT, Notification, PROCESSED_SUBJECT, REDRIVE_OF_HEADER,
         REVISED_SUBJECT, SESSION_ENDED_SUBJECT, STREAM_SEQUENCE_HEADER, TRANSCRIPTION_STREAM,
     },
 };
 
-use super::{World, faults::Point, link::Link, operator};
+use super::{World, faults::Point, link::Link, operator, shell::Event as ProcessEvent};
 use crate::{
+    bug::Bug,
     observation::{Fate, Observation},
     plan::{Moment, Server},
-    runtime::{Bell, Queue, Slot},
+    runtime::{Bell, Queue},
 };
 
 /// How long a client goes on with a connection that is dead: three pings of one second.
 pub(super) const CLIENT_NOTICES: Duration = Duration::from_secs(3);
 /// The longest pause between two attempts to connect, as in async-nats.
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
-/// How long the server may keep a pull request that its client has dropped.
-const PULL_EXPIRES: Duration = Duration::from_secs(31);
+/// The inbox that stands for the subscription to advisories; those of requests are counted from 1.
+const ADVISORIES: u64 = 0;
+/// The largest message that the server takes: nats-server's default.
+const MAX_PAYLOAD: usize = 1 << 20;
 
 /// The broker's side.
 pub(super) struct Nats {
@@ -92,14 +95,14 @@ impl Nats {
         self.connections.take();
     }
 
-    /// When the model does something by itself.
-    fn next_deadline(&self) -> Option<Time> {
-        self.model.borrow().next_deadline().map(|due| Time::ZERO.after(due))
-    }
-
     fn accepts(&self, processor: usize) -> bool {
         let blocked = self.unreachable.borrow().get(processor).is_some_and(|count| *count > 0);
         self.model.borrow().is_up() && !blocked
+    }
+
+    /// When the model does something by itself.
+    fn next_deadline(&self) -> Option<Time> {
+        self.model.borrow().next_deadline().map(|due| Time::ZERO.after(due))
     }
 
     fn next_id(&self) -> ClientId {
@@ -240,13 +243,12 @@ fn send(world: &World, to: Inbox, message: Message, lost: bool) {
 
 /// The part of `io.nats.jetstream.advisory.v1.max_deliver` that is needed.
 #[derive(Debug, Deserialize)]
-pub(super) struct MaxDeliver {
-    pub(super) stream_seq: u64,
-    pub(super) deliveries: u64,
+struct MaxDeliver {
+    stream_seq: u64,
 }
 
 impl MaxDeliver {
-    pub(super) fn read(payload: &[u8]) -> Option<Self> {
+    fn read(payload: &[u8]) -> Option<Self> {
         serde_json::from_slice(payload).ok()
     }
 }
@@ -284,17 +286,14 @@ pub(super) fn disconnect(world: &World, connection: &Rc<Connection>) {
     }
 }
 
-/// The client of one processor: it buffers while it is offline, as async-nats does.
+/// The sockets of one processor: they connect, write frames and hand over what comes, as those of the service do. What is
+/// written without a connection is kept and sent later, as async-nats does.
 pub(super) struct NatsClient {
     world: Rc<World>,
     processor: usize,
+    /// Where what happens goes to.
+    events: Rc<Queue<ProcessEvent>>,
     state: RefCell<State>,
-    /// What comes to the inboxes of pull requests.
-    pub(super) pulled: Queue<(u64, Message)>,
-    /// What the broker told the subscription to its advisories.
-    pub(super) heard: Queue<Arc<[u8]>>,
-    /// Rings at every connect.
-    pub(super) connected: Bell,
     lost: Bell,
 }
 
@@ -303,115 +302,14 @@ struct State {
     connection: Option<Rc<Connection>>,
     id: Option<ClientId>,
     outbox: VecDeque<Frame>,
-    answers: BTreeMap<u64, Rc<Slot<Message>>>,
-    /// Where advisories come to, while the client listens to them.
-    listening: Option<u64>,
-    /// Inboxes that were dropped, while the server may still hold their requests.
-    dropped: VecDeque<(Time, u64)>,
-    last_inbox: u64,
-    connects: u64,
-}
-
-/// A message before it is known under which connection it leaves.
-#[derive(Debug)]
-pub(super) enum Frame {
-    /// Listens to the broker's word that a message was delivered as often as may be, as one of the group of all processors.
-    Listen(u64),
-    Unsubscribe(u64),
-    Publish {
-        answer: u64,
-        subject: Arc<str>,
-        headers: Headers,
-        payload: Arc<[u8]>,
-    },
-    /// Reads a message of the stream.
-    Get {
-        answer: u64,
-        which: Which,
-    },
-    Pull {
-        inbox: u64,
-        pull: Pull,
-    },
-    Ack {
-        answer: Option<u64>,
-        reply: Arc<str>,
-        body: AckBody,
-    },
-}
-
-impl Frame {
-    fn input(self, client: ClientId) -> Input {
-        let inbox = |token| Inbox { client, token };
-        Input::Request(match self {
-            Self::Listen(token) => {
-                let subject = format!("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{TRANSCRIPTION_STREAM}.{CONSUMER}");
-                let (subject, group) = (Some(subject.into()), Some(CONSUMER.into()));
-                return Input::Subscribe { to: inbox(token), subject, group };
-            }
-            Self::Unsubscribe(token) => return Input::Unsubscribe(inbox(token)),
-            Self::Publish { answer, subject, headers, payload } => {
-                Request::Publish { reply: Some(inbox(answer)), subject, headers, payload }
-            }
-            Self::Get { answer, which } => Request::Api {
-                reply: inbox(answer),
-                call: Box::new(ApiCall::GetMessage { stream: TRANSCRIPTION_STREAM.into(), which }),
-            },
-            Self::Pull { inbox: token, pull } => Request::Pull {
-                stream: TRANSCRIPTION_STREAM.into(),
-                consumer: CONSUMER.into(),
-                reply: inbox(token),
-                pull,
-            },
-            Self::Ack { answer, reply, body } => {
-                let subject = reply.parse().expect("the reply subject of a delivery");
-                Request::Ack { subject, body, reply: answer.map(inbox) }
-            }
-        })
-    }
-}
-
-/// An answer that is waited for.
-pub(super) struct Awaited {
-    client: Rc<NatsClient>,
-    inbox: u64,
-    slot: Rc<Slot<Message>>,
+    /// The last pull request; for a planted bug only.
+    last_pull: Option<Frame>,
 }
 
 impl NatsClient {
-    pub(super) fn new(world: &Rc<World>, processor: usize) -> Rc<Self> {
-        let (pulled, heard, connected, lost) = (Queue::default(), Queue::default(), Bell::default(), Bell::default());
-        Rc::new(Self { world: Rc::clone(world), processor, state: RefCell::default(), pulled, heard, connected, lost })
-    }
-
-    /// Listens to advisories from now on, after every connect before anything else is said.
-    pub(super) fn listen(&self) {
-        let inbox = self.new_inbox();
-        let mut state = self.state.borrow_mut();
-        state.listening = Some(inbox);
-        let connected = state.connection.is_some();
-        drop(state);
-        if connected {
-            self.send(Frame::Listen(inbox));
-        }
-    }
-
-    /// What it was told and has not taken is lost.
-    pub(super) fn stop_listening(&self) {
-        let listening = self.state.borrow_mut().listening.take();
-        if let Some(inbox) = listening {
-            self.send(Frame::Unsubscribe(inbox));
-        }
-        while self.heard.pop().is_some() {}
-    }
-
-    /// How often it has connected.
-    pub(super) fn connects(&self) -> u64 {
-        self.state.borrow().connects
-    }
-
-    pub(super) fn is_connected(&self) -> bool {
-        self.state.borrow().connection.is_some()
+    pub(super) fn new(world: &Rc<World>, processor: usize, events: &Rc<Queue<ProcessEvent>>) -> Rc<Self> {
+        let (world, events) = (Rc::clone(world), Rc::clone(events));
+        Rc::new(Self { world, processor, events, state: RefCell::default(), lost: Bell::default() })
     }
 
     pub(super) fn connection(&self) -> Option<Rc<Connection>> {
@@ -421,15 +319,16 @@ impl NatsClient {
     /// Connects, and again whenever the connection is lost.
     pub(super) async fn keep_connected(self: Rc<Self>) {
         loop {
-            let mut pause = Duration::ZERO;
-            while !self.connect(pause).await {
+            let (mut pause, mut failed_attempts) = (Duration::ZERO, 0);
+            while !self.connect(pause, failed_attempts).await {
                 pause = (pause * 2).clamp(Duration::from_millis(2), LONGEST_PAUSE);
+                failed_attempts += 1;
             }
             self.lost.take().await;
         }
     }
 
-    async fn connect(self: &Rc<Self>, pause: Duration) -> bool {
+    async fn connect(self: &Rc<Self>, pause: Duration, failed_attempts: u32) -> bool {
         let world = &self.world;
         world.clock.sleep(pause + world.delay() + world.delay()).await;
         if !world.nats.accepts(self.processor) {
@@ -440,20 +339,20 @@ impl NatsClient {
         let connection = Rc::new(Connection { id, processor: self.processor, up: Link::new(), down: Link::new() });
         world.nats.connections.borrow_mut().insert(id, Rc::clone(&connection));
         state.connection = Some(Rc::clone(&connection));
-        state.connects += 1;
-        let now = world.clock.now();
-        state.dropped.retain(|(at, _)| now < at.after(PULL_EXPIRES));
-        let dropped: Vec<Frame> = state.dropped.iter().map(|(_, inbox)| Frame::Unsubscribe(*inbox)).collect();
         let waiting = std::mem::take(&mut state.outbox);
-        let listening = state.listening.map(Frame::Listen);
         drop(state);
         handle(world, Input::Connect(id), Some(id), false);
         world.spawn(uplink(Rc::clone(world), Rc::clone(&connection)));
-        world.spawn(downlink(Rc::clone(self), connection));
-        for frame in listening.into_iter().chain(dropped).chain(waiting) {
+        world.spawn(downlink(Rc::clone(self), Rc::clone(&connection)));
+        let to = Inbox { client: id, token: ADVISORIES };
+        let subject = Some(jetstream::advisories(&jetstream::Settings::default()).into());
+        let subscribe = Input::Subscribe { to, subject, group: None };
+        connection.up.send(world.clock.now(), world.delay(), Up::Input(Box::new(subscribe)));
+        for frame in waiting {
             self.send(frame);
         }
-        self.connected.put(());
+        let connected = jetstream::Input::Connected { max_payload: MAX_PAYLOAD, failed_attempts };
+        self.events.push(ProcessEvent::Nats(connected));
         true
     }
 
@@ -468,54 +367,67 @@ impl NatsClient {
             drop(state);
             connection.up.cut();
             connection.down.cut();
+            self.events.push(ProcessEvent::Nats(jetstream::Input::Disconnected));
             self.lost.put(());
         }
-    }
-
-    pub(super) fn new_inbox(&self) -> u64 {
-        let mut state = self.state.borrow_mut();
-        state.last_inbox += 1;
-        state.last_inbox
-    }
-
-    pub(super) fn drop_inbox(&self, inbox: u64) {
-        let now = self.world.clock.now();
-        if self.is_connected() {
-            self.state.borrow_mut().dropped.push_back((now, inbox));
-        }
-        self.send(Frame::Unsubscribe(inbox));
     }
 
     /// Sends now, or after the next connect.
     pub(super) fn send(&self, frame: Frame) {
         let mut state = self.state.borrow_mut();
+        if self.world.has_bug(Bug::StandstillPulls) && frame.subject.contains(".CONSUMER.MSG.NEXT.") {
+            state.last_pull = Some(frame.clone());
+        }
         let Some(connection) = state.connection.clone() else {
             state.outbox.push_back(frame);
             return;
         };
         drop(state);
         let world = &self.world;
-        connection.up.send(world.clock.now(), world.delay(), Up::Input(Box::new(frame.input(connection.id))));
+        let Some(request) = request(connection.id, frame) else { return };
+        connection.up.send(world.clock.now(), world.delay(), Up::Input(Box::new(Input::Request(request))));
     }
 
-    /// Sends something that is answered.
-    pub(super) fn ask(self: &Rc<Self>, frame: impl FnOnce(u64) -> Frame) -> Awaited {
-        let inbox = self.new_inbox();
-        let slot = Rc::new(Slot::default());
-        self.state.borrow_mut().answers.insert(inbox, Rc::clone(&slot));
-        self.send(frame(inbox));
-        Awaited { client: Rc::clone(self), inbox, slot }
-    }
-
-    fn receive(&self, inbox: u64, message: Message) {
-        let answered = self.state.borrow_mut().answers.remove(&inbox);
-        match (answered, message) {
-            (Some(slot), message) => slot.put(message),
-            (None, Message::Core { payload, .. }) if self.state.borrow().listening == Some(inbox) => {
-                self.heard.push(payload);
-            }
-            (None, message) => self.pulled.push((inbox, message)),
+    /// Takes a message that came. One that cannot be parsed ends the connection, with everything behind it.
+    fn receive(&self, connection: &Rc<Connection>, token: u64, message: Message) {
+        let Ok(received) = wire::Received::from(message).parsed() else {
+            disconnect(&self.world, connection);
+            return self.lose(connection, Known::Over);
+        };
+        if self.world.has_bug(Bug::StandstillPulls) && received.status.is_some() && self.world.is_frozen(self.processor)
+        {
+            let again = self.state.borrow().last_pull.clone();
+            again.into_iter().for_each(|frame| self.send(frame));
         }
+        let to = match &received.subject {
+            _ if token == ADVISORIES => Address::Advisories,
+            Some(_) => Address::Published,
+            None => Address::Inbox(token),
+        };
+        self.events.push(ProcessEvent::Received { to, received });
+    }
+}
+
+fn request(client: ClientId, frame: Frame) -> Option<Request> {
+    let Frame { subject, reply, headers, payload } = frame;
+    let reply = reply.map(|token| Inbox { client, token });
+    let headers = headers
+        .into_iter()
+        .fold(Headers::default(), |headers, (name, value)| headers.with(name.as_ref(), value.as_str()));
+    wire::request(subject, reply, headers, payload.into())
+}
+
+/// What came, as the client takes it.
+pub(super) fn message(to: Address, received: wire::Received, received_at: WallTime) -> jetstream::Message {
+    let wire::Received { reply, status, headers, payload, .. } = received;
+    let lines = headers.lines().unwrap_or_default().iter();
+    jetstream::Message {
+        to,
+        reply,
+        status: status.map(|line| jetstream::Status { code: line.code, description: line.text.to_string() }),
+        headers: lines.map(|(name, value)| (name.to_string().into(), value.to_string())).collect(),
+        payload: payload.to_vec(),
+        received_at,
     }
 }
 
@@ -529,20 +441,8 @@ pub(super) enum Known {
 async fn downlink(client: Rc<NatsClient>, connection: Rc<Connection>) {
     while let Some(down) = connection.down.arrival(&client.world.clock).await {
         match down {
-            Down::Message(inbox, message) => client.receive(inbox, *message),
+            Down::Message(inbox, message) => client.receive(&connection, inbox, *message),
             Down::Closed => return client.lose(&connection, Known::Over),
         }
-    }
-}
-
-impl Awaited {
-    pub(super) async fn answer(self) -> Message {
-        self.slot.take().await
-    }
-}
-
-impl Drop for Awaited {
-    fn drop(&mut self) {
-        self.client.state.borrow_mut().answers.remove(&self.inbox);
     }
 }

@@ -3,13 +3,14 @@
 use std::{rc::Rc, time::Duration};
 
 use jetstream_model::{self as broker, AckBody, ClientId, Request};
-use transcript_core::{Input, Time};
+use transcript_core::Time;
 
 use super::{
     World,
     faults::Twist,
     mongo, nats,
     nats::{CLIENT_NOTICES, Known},
+    shell::Event,
 };
 use crate::{
     observation::{Cause, Ending, Observation},
@@ -60,7 +61,7 @@ pub(super) fn act(world: &Rc<World>, number: usize, twist: &mut Twist) {
         }
         Action::LoseAnswer => {
             disturb(world, None, AFTERMATH);
-            fail_some(world, millis(plan.options.answer_timeout_ms));
+            fail_some(world, millis(plan.options.request_timeout_ms));
             twist.lose_answer = true;
         }
         Action::FailBefore(fault) => twist.fate = Some(Fate::FailsBefore(error(*fault))),
@@ -193,12 +194,12 @@ fn roll_out(world: &Rc<World>, processor: usize, outage: Duration) {
         return;
     }
     process.restart_after = Some(outage);
-    let inputs = process.handles.as_ref().map(|handles| Rc::clone(&handles.inputs));
+    let events = process.handles.as_ref().map(|handles| Rc::clone(&handles.events));
     drop(process);
     world.broken();
     disturb_by(world, Cause::Rollout, Some(processor), GRACE + outage);
-    if let Some(inputs) = inputs {
-        inputs.push(Input::Drain);
+    if let Some(events) = events {
+        events.push(Event::Drain);
     }
 }
 

@@ -5,51 +5,60 @@
 
 use std::{
     cell::{Cell, RefCell},
+    collections::VecDeque,
     rc::Rc,
     sync::Arc,
     time::Duration,
 };
 
-use jetstream_model::{AckBody, Answer, Headers, Message, Which};
+use jetstream_model::wire;
 use smol::future;
-use transcript_client::mongodb::{Load, Mark, Request};
-use transcript_core::{
-    Acknowledgement, Effect, Failure, FailureKind, Input, Output, Payload, Processor, Report, Time, WakeUp, WallTime,
-    contract::{
-        ATTEMPTS_HEADER, Announcement, DEAD_LETTER_SUBJECT, DeadLetter, Notification, REASON_HEADER, REDRIVE_OF_HEADER,
-        SESSION_ENDED_SUBJECT, STREAM_SEQUENCE_HEADER, TRANSCRIPTION_STREAM, redrive_id,
-    },
-    event::SessionEnded,
-    ids::{EffectId, Key},
+use transcript_client::{
+    jetstream::{self, Address, JetStream},
+    mongodb::{Load, Mark, Request},
 };
+use transcript_core::{Delivery, Effect, Input, Output, Processor, Report, Time, WakeUp, WallTime, ids::EffectId};
 
+#[cfg(feature = "planted-bugs")]
+use super::planted;
 use super::{
-    World,
-    faults::Point,
-    finders,
-    mongo::MongoClient,
-    nats::{Awaited, Frame, NatsClient},
-    puller::Puller,
-    store_socket::StoreSocket,
+    World, faults::Point, finders, mongo::MongoClient, nats, nats::NatsClient, store_socket::StoreSocket,
     tape::ProcessTape,
 };
 use crate::{
     bug::Bug,
     observation::{Ending, Observation},
     plan::{Kind, Moment, millis},
-    runtime::{Bell, Queue, Slot},
+    runtime::{Queue, Slot},
     store::{self, Command, StoreError},
 };
 
-/// JetStream's error where a subject holds a message already.
-const WRONG_LAST_SEQUENCE: u16 = 10_071;
-/// JetStream's error where a stream does not hold a message.
-const NO_MESSAGE_FOUND: u16 = 10_037;
+/// How long the broker keeps a pull request here, and how often the consumer is looked at: longer than in production, because
+/// a world is mostly idle. What is decided about them is the same.
+const PULL_EXPIRES: Duration = Duration::from_secs(3);
+const CONSUMER_EVERY: Duration = Duration::from_secs(60);
+/// What the planted bug of the client's buffer asks for beyond what there is room for.
+const PREFETCH: u64 = 200;
+
+/// How long the planted bugs about pull requests wait for the end of one.
+const FOR_EVER: Duration = Duration::from_secs(1 << 30);
+
+/// Something that happened to a process.
+pub(super) enum Event {
+    /// The core is told.
+    Core(Input),
+    /// The connection to the broker was made or lost.
+    Nats(jetstream::Input),
+    /// A message came from the broker.
+    Received { to: Address, received: wire::Received },
+    /// SIGTERM.
+    Drain,
+}
 
 /// What the world needs of a process to disturb it.
 #[derive(Clone)]
 pub(super) struct Handles {
-    pub(super) inputs: Rc<Queue<Input>>,
+    pub(super) events: Rc<Queue<Event>>,
     pub(super) nats: Rc<NatsClient>,
     pub(super) mongo: Rc<MongoClient>,
     pub(super) core: Rc<RefCell<Processor>>,
@@ -62,18 +71,13 @@ pub(super) struct Shared {
     pub(super) world: Rc<World>,
     pub(super) processor: usize,
     pub(super) started: Time,
-    pub(super) inputs: Rc<Queue<Input>>,
-    pub(super) nats: Rc<NatsClient>,
+    pub(super) events: Rc<Queue<Event>>,
+    nats: Rc<NatsClient>,
     pub(super) mongo: Rc<MongoClient>,
     pub(super) store: StoreSocket,
-    /// The ack wait that the process learnt at its start.
-    pub(super) ack_wait: Duration,
-    answer_timeout: Duration,
-    /// How many deliveries the core has taken and wants, all together since the start.
-    pub(super) allowance: Cell<u64>,
-    pub(super) allowed: Bell,
-    /// The inboxes of the pull requests that are open; `None` once the process drains.
-    pub(super) open_pulls: RefCell<Option<Vec<u64>>>,
+    request_timeout: Duration,
+    /// It has been told to take no more work.
+    draining: Cell<bool>,
     /// Where what the core is told is written down.
     tape: Option<ProcessTape>,
 }
@@ -82,52 +86,86 @@ pub(super) struct Shared {
 struct Driver {
     shared: Rc<Shared>,
     core: Rc<RefCell<Processor>>,
+    client: JetStream,
+    /// Whether the client was told of a connection; for planted bugs only.
+    knows_connection: bool,
+    /// What the client has told the core, and the core has not been told.
+    told: VecDeque<Input>,
+    /// Messages that wait for room; for the planted bug of the client's buffer only.
+    held: VecDeque<Delivery>,
     /// Where each call was acknowledged last; for planted bugs only.
     #[cfg(feature = "planted-bugs")]
-    replies: std::collections::BTreeMap<Key, Arc<str>>,
+    replies: std::collections::BTreeMap<transcript_core::ids::Key, Arc<str>>,
+    #[cfg(feature = "planted-bugs")]
+    planted: planted::Planted,
+}
+
+/// Which wake-ups have been served.
+#[derive(Debug, Clone, Copy, Default)]
+struct WakeUps {
+    core: Option<WakeUp>,
+    client: Option<jetstream::WakeUp>,
 }
 
 /// Starts a process on a processor's executor.
 pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
     let options = &world.plan.options;
-    let (inputs, ack_wait) = (Rc::new(Queue::default()), millis(world.settings.borrow().ack_wait_ms));
-    let (nats, mongo) = (NatsClient::new(world, processor), MongoClient::new(world, processor));
+    let (events, ack_wait) = (Rc::new(Queue::default()), millis(world.settings.borrow().ack_wait_ms));
+    let (nats, mongo) = (NatsClient::new(world, processor, &events), MongoClient::new(world, processor));
     let shared = Rc::new(Shared {
         world: Rc::clone(world),
         processor,
         started: world.clock.now(),
-        inputs: Rc::clone(&inputs),
+        events: Rc::clone(&events),
         nats: Rc::clone(&nats),
         mongo: Rc::clone(&mongo),
         store: StoreSocket::new(options.core().request_timeout),
-        ack_wait,
-        answer_timeout: options.core().request_timeout,
-        allowance: Cell::new(0),
-        allowed: Bell::default(),
-        open_pulls: RefCell::new(Some(vec![])),
+        request_timeout: options.core().request_timeout,
+        draining: Cell::new(false),
         tape: begin_tape(world, processor),
     });
     let core = Rc::new(RefCell::new(new_core(world)));
     let kept = Rc::clone(&core);
     mongo.connect();
-    // Before anything is pulled: it is a pull that makes the broker notice.
-    nats.listen();
-    world.spawn_on(processor, finders::hear(Rc::clone(&shared)));
     if options.revise {
         world.spawn_on(processor, finders::watch(Rc::clone(&shared)));
     }
     world.spawn_on(processor, Rc::clone(&nats).keep_connected());
-    world.spawn_on(processor, Puller::new(&shared).run());
+    let settings = jetstream::Settings {
+        name: format!("processor {processor}").into(),
+        request_timeout: shared.request_timeout,
+        pull_expires: PULL_EXPIRES,
+        pull_margin: pull_margin(world),
+        consumer_every: CONSUMER_EVERY,
+        ..jetstream::Settings::default()
+    };
     #[cfg(feature = "planted-bugs")]
-    let driver = Driver { shared, core, replies: std::collections::BTreeMap::new() };
-    #[cfg(not(feature = "planted-bugs"))]
-    let driver = Driver { shared, core };
+    let bug = world.plan.bug;
+    let driver = Driver {
+        shared,
+        core,
+        client: JetStream::new(settings),
+        knows_connection: false,
+        told: VecDeque::new(),
+        held: VecDeque::new(),
+        #[cfg(feature = "planted-bugs")]
+        replies: std::collections::BTreeMap::new(),
+        #[cfg(feature = "planted-bugs")]
+        planted: planted::Planted::new(bug),
+    };
     world.spawn_on(processor, driver.run());
-    Handles { inputs, nats, mongo, core: kept, ack_wait }
+    Handles { events, nats, mongo, core: kept, ack_wait }
+}
+
+fn pull_margin(world: &World) -> Duration {
+    let keeps = world.has_bug(Bug::SilentPullKept) || world.has_bug(Bug::PullsKeptOverReconnect);
+    if keeps { FOR_EVER } else { jetstream::Settings::default().pull_margin }
 }
 
 fn new_core(world: &World) -> Processor {
     let settings = world.settings.borrow().core();
+    #[cfg(feature = "planted-bugs")]
+    let settings = planted::settings(world.plan.bug, settings);
     #[cfg(feature = "planted-bugs")]
     if let Some(bug) = world.plan.bug.and_then(Bug::core) {
         return Processor::with_bug(settings, bug).expect("the plan's settings can work");
@@ -160,25 +198,16 @@ impl Shared {
 
     /// Whether it has been told to take no more work.
     pub(super) fn drains(&self) -> bool {
-        self.open_pulls.borrow().is_none()
-    }
-
-    /// Before jobs are given back: a request that is still open would get them again, at once and again.
-    fn stop_pulling(&self) {
-        self.nats.stop_listening();
-        let open = self.open_pulls.borrow_mut().take();
-        for inbox in open.into_iter().flatten() {
-            self.nats.drop_inbox(inbox);
-        }
+        self.draining.get()
     }
 
     pub(super) fn report(&self, effect: EffectId, report: Report) {
-        self.inputs.push(Input::Reported { effect, report });
+        self.events.push(Event::Core(Input::Reported { effect, report }));
     }
 
     async fn within<T>(&self, answer: impl Future<Output = T>) -> Option<T> {
         let late = async {
-            self.world.clock.sleep(self.answer_timeout).await;
+            self.world.clock.sleep(self.request_timeout).await;
             None
         };
         future::or(async { Some(answer.await) }, late).await
@@ -189,119 +218,69 @@ impl Shared {
     }
 }
 
-/// What a copy of a message of the stream is made of.
-impl Shared {
-    /// Asks for a message of the stream.
-    fn original(&self, stream_sequence: u64) -> Awaited {
-        self.nats.ask(|answer| Frame::Get { answer, which: Which::Sequence(stream_sequence) })
-    }
-
-    /// The bytes of a message of the stream; `None` where it holds none, or cannot be read.
-    pub(super) async fn payload(&self, stream_sequence: u64) -> Option<Payload> {
-        match self.within(self.original(stream_sequence).answer()).await {
-            Some(Message::Answer { answer: Answer::Message(message), .. }) => Some(Payload(message.payload.to_vec())),
-            Some(_) | None => None,
-        }
-    }
-
-    /// Its own bytes, or what is known of the call where the stream no longer holds it.
-    async fn copy(&self, original: Awaited, known: Option<&SessionEnded>) -> Result<Arc<[u8]>, Failure> {
-        match self.within(original.answer()).await {
-            Some(Message::Answer { answer: Answer::Message(message), .. }) => return Ok(Arc::clone(&message.payload)),
-            Some(Message::Refused { error, .. }) if error.err_code == NO_MESSAGE_FOUND => {}
-            None => return Err(Failure { kind: FailureKind::TimedOut, detail: "NATS: timed out".to_owned() }),
-            Some(_) => return Err(Failure { kind: FailureKind::Busy, detail: "the stream cannot be read".to_owned() }),
-        }
-        let known = known.ok_or_else(|| Failure {
-            kind: FailureKind::Missing,
-            detail: "the message is no longer in the stream".to_owned(),
-        })?;
-        Ok(serde_json::to_vec(known).expect("an end is JSON").into())
-    }
-
-    async fn dead_letter(&self, original: Awaited, dead_letter: &DeadLetter) -> Result<Report, Failure> {
-        let payload = self.copy(original, dead_letter.ended.as_ref()).await?;
-        let headers = expecting_the_stream(Some(dead_letter.message_id()))
-            .with(STREAM_SEQUENCE_HEADER, dead_letter.stream_sequence.to_string())
-            .with(ATTEMPTS_HEADER, dead_letter.attempts.to_string())
-            .with(REASON_HEADER, dead_letter.reason.as_str());
-        let stream_sequence = self.publish(DEAD_LETTER_SUBJECT, headers, payload).await?;
-        Ok(Report::DeadLettered { stream_sequence })
-    }
-
-    async fn republish(&self, original: Awaited, of: u64, ended: &SessionEnded) -> Result<Report, Failure> {
-        let payload = self.copy(original, Some(ended)).await?;
-        let headers = expecting_the_stream(Some(redrive_id(of))).with(REDRIVE_OF_HEADER, of.to_string());
-        let stream_sequence = self.publish(SESSION_ENDED_SUBJECT, headers, payload).await?;
-        Ok(Report::Republished { stream_sequence })
-    }
-
-    async fn publish(&self, subject: &str, headers: Headers, payload: Arc<[u8]>) -> Result<u64, Failure> {
-        let subject = subject.into();
-        let awaited = self.nats.ask(|answer| Frame::Publish { answer, subject, headers, payload });
-        published(self.within(awaited.answer()).await)
-    }
-
-    /// The message that is why the stream did not take another one, and what it announces.
-    async fn announced_before(&self, which: Which, ours: u64) -> Result<Report, Failure> {
-        let place = if let Which::Sequence(sequence) = &which { Some(*sequence) } else { None };
-        let awaited = self.nats.ask(|answer| Frame::Get { answer, which });
-        match (self.within(awaited.answer()).await, place) {
-            (Some(Message::Answer { answer: Answer::Message(message), .. }), _) => {
-                let announced = serde_json::from_slice::<Notification>(&message.payload);
-                let segments = announced.map_or(ours, |announced| announced.segments);
-                Ok(Report::Published { stream_sequence: message.sequence, segments })
-            }
-            // It was deleted since.
-            (Some(Message::Refused { error, .. }), Some(stream_sequence)) if error.err_code == NO_MESSAGE_FOUND => {
-                Ok(Report::Published { stream_sequence, segments: ours })
-            }
-            (Some(_) | None, _) => {
-                Err(Failure { kind: FailureKind::Busy, detail: "the stream cannot be read".to_owned() })
-            }
-        }
-    }
-}
-
-fn expecting_the_stream(message_id: Option<String>) -> Headers {
-    message_id.map_or_else(Headers::default, Headers::id).with("Nats-Expected-Stream", TRANSCRIPTION_STREAM)
-}
-
 pub(super) type Sent = Rc<Slot<Result<store::Answer, StoreError>>>;
 
 impl Driver {
     async fn run(mut self) {
-        let mut served = None;
+        let mut served = WakeUps::default();
         loop {
             let Some(next) = self.carry_out(served) else { return };
-            let Some(wake_up) = next else { return self.shared.world.end(self.shared.processor, Ending::Drained) };
-            self.allow();
-            served = self.wait(wake_up).await;
+            let Some(next) = next else { return self.shared.world.end(self.shared.processor, Ending::Drained) };
+            served = self.wait(next).await;
         }
     }
 
-    /// Waits for inputs or for the wake-up, and gives the wake-up back if it was served.
-    async fn wait(&mut self, wake_up: Option<WakeUp>) -> Option<WakeUp> {
+    /// Waits for an event or for a wake-up, and gives the wake-ups back that were served.
+    async fn wait(&mut self, next: WakeUps) -> WakeUps {
         let shared = Rc::clone(&self.shared);
+        let at = |at: Time| shared.started.after(at.since(Time::ZERO));
+        let first = next.core.map(|it| it.at).into_iter().chain(next.client.map(|it| it.at)).min();
         let woken = async {
-            match wake_up {
-                Some(wake_up) => {
-                    let at = shared.started.after(wake_up.at.since(Time::ZERO));
-                    shared.world.clock.sleep_until(at).await;
-                }
+            match first {
+                Some(first) => shared.world.clock.sleep_until(at(first)).await,
                 None => future::pending().await,
             }
             None
         };
-        match future::or(async { Some(shared.inputs.take().await) }, woken).await {
+        match future::or(async { Some(shared.events.take().await) }, woken).await {
             None => {
-                self.tell(Input::Woken);
-                wake_up
+                let now = shared.time();
+                let core = next.core.filter(|it| it.at <= now);
+                if core.is_some() {
+                    self.tell(Input::Woken);
+                }
+                self.client.handle(now, jetstream::Input::Woken);
+                WakeUps { core, client: next.client.filter(|it| it.at <= now) }
             }
-            Some(input) => {
-                self.handle(input);
-                None
+            Some(event) => {
+                self.take(event);
+                WakeUps::default()
             }
+        }
+    }
+
+    fn take(&mut self, event: Event) {
+        let now = self.shared.time();
+        match event {
+            Event::Core(input) => self.handle(input),
+            // The first connection is told, and nothing of it afterwards.
+            Event::Nats(_) if self.knows_connection && self.has_bug(Bug::PullsKeptOverReconnect) => {}
+            Event::Nats(input) => {
+                self.knows_connection = true;
+                self.client.handle(now, input);
+            }
+            Event::Received { to, received } => {
+                let mut message = nats::message(to, received, self.shared.calendar());
+                if self.has_bug(Bug::DuplicateCountsAsPublished) {
+                    message.payload = without_duplicate(message.payload);
+                }
+                if let Some(reply) = message.reply.as_ref() {
+                    let processor = self.shared.processor;
+                    self.shared.world.saw(&Observation::Arrived { processor, reply });
+                }
+                self.client.handle(now, jetstream::Input::Received(message));
+            }
+            Event::Drain => self.handle(Input::Drain),
         }
     }
 
@@ -320,14 +299,23 @@ impl Driver {
                 world.saw(&Observation::Heard { processor, sequence: exhausted.stream_sequence });
             }
             Input::Stale(stale) => world.saw(&Observation::StaleSummary { processor, key: &stale.session.key() }),
-            Input::Woken => {}
-            Input::Consumer(_) | Input::Drain | Input::DeliveriesStopped => {}
+            Input::Consumer(consumer) => {
+                world.saw(&Observation::ConsumerLearnt { processor, heartbeat: consumer.ack_wait / 3 });
+            }
+            Input::Woken | Input::Drain | Input::DeliveriesStopped => {}
         }
         #[cfg(feature = "planted-bugs")]
         if let Input::Delivered(delivery) = &input
-            && let Ok(ended) = SessionEnded::parse(&delivery.payload.0)
+            && let Ok(ended) = transcript_core::event::SessionEnded::parse(&delivery.payload.0)
         {
             self.replies.insert(ended.session.key(), Arc::clone(&delivery.reply));
+        }
+        #[cfg(feature = "planted-bugs")]
+        if world.plan.bug.is_some() {
+            let told = self.planted.input(&self.core.borrow(), input);
+            told.into_iter().for_each(|input| self.tell(input));
+            std::mem::take(&mut self.planted.also).into_iter().for_each(|input| self.tell(input));
+            return;
         }
         self.tell(input);
         if let Some(id) = reported.filter(|_| self.core.borrow().counters().ignored_reports > ignored) {
@@ -348,15 +336,50 @@ impl Driver {
         }
     }
 
-    /// Carries out everything that the core has to say, and gives its wake-up; the inner `None` once it has drained, the
-    /// outer one where the process was killed over it.
+    /// Carries out everything that the core and the client have to say, and gives their wake-ups; the inner `None` once the
+    /// core has drained, the outer one where the process was killed over it.
     #[expect(clippy::option_option, reason = "two ends that have nothing in common")]
-    fn carry_out(&mut self, served: Option<WakeUp>) -> Option<Option<Option<WakeUp>>> {
+    fn carry_out(&mut self, served: WakeUps) -> Option<Option<WakeUps>> {
+        let processor = self.shared.processor;
+        let world = Rc::clone(&self.shared.world);
+        loop {
+            let Some(core) = self.carry_out_core()? else { return Some(None) };
+            self.allow();
+            let client = self.carry_out_client();
+            if let Some(input) = self.told.pop_front() {
+                self.handle(input);
+                continue;
+            }
+            if served.client.is_some_and(|it| client.is_some_and(|next| next.at <= it.at)) {
+                world.fail("DeadlinesMove", format!("the client's deadline {client:?} does not move"));
+                return None;
+            }
+            let core_is = self.core.borrow();
+            let (jobs, bytes) = (core_is.in_flight(), core_is.bytes_in_flight());
+            let overflowed = core_is.counters().overflowed;
+            drop(core_is);
+            world.saw(&Observation::Waits { processor, jobs, bytes, overflowed, served: served.core, next: core });
+            return Some(Some(WakeUps { core, client }));
+        }
+    }
+
+    /// Carries out everything that the core has to say, and gives its wake-up.
+    #[expect(clippy::option_option, reason = "as above")]
+    fn carry_out_core(&mut self) -> Option<Option<Option<WakeUp>>> {
         let shared = Rc::clone(&self.shared);
         let Shared { world, processor, .. } = &*shared;
         let processor = *processor;
         loop {
             let output = self.core.borrow_mut().poll_output();
+            #[cfg(feature = "planted-bugs")]
+            let output = if world.plan.bug.is_some() {
+                let said = self.planted.output(output);
+                self.told.extend(std::mem::take(&mut self.planted.also));
+                let Some(said) = said else { continue };
+                said
+            } else {
+                output
+            };
             match output {
                 Output::Perform { id, effect } => {
                     world.saw(&Observation::Asked { processor, id, effect: &effect });
@@ -374,25 +397,18 @@ impl Driver {
                     world.saw(&Observation::InProgress { processor, reply: &reply });
                     let kind = Kind::Heartbeat;
                     world.pass(Point::Effect { processor, kind, moment: Moment::Before });
-                    // What cannot be sent now would be late.
-                    if !world.is_doomed(processor) && shared.nats.is_connected() {
-                        shared.nats.send(Frame::Ack { answer: None, reply, body: AckBody::Progress });
+                    if !world.is_doomed(processor) {
+                        self.client.handle(shared.time(), jetstream::Input::InProgress { reply });
+                        self.carry_out_client();
                     }
                     world.pass(Point::Effect { processor, kind, moment: Moment::After });
                 }
                 Output::StopDeliveries => {
-                    shared.stop_pulling();
-                    shared.inputs.push(Input::DeliveriesStopped);
+                    shared.draining.set(true);
+                    self.client.handle(shared.time(), jetstream::Input::StopDeliveries);
                 }
                 Output::Notice(_) => {}
-                Output::Wait(next) => {
-                    let core = self.core.borrow();
-                    let (jobs, bytes) = (core.in_flight(), core.bytes_in_flight());
-                    let overflowed = core.counters().overflowed;
-                    drop(core);
-                    world.saw(&Observation::Waits { processor, jobs, bytes, overflowed, served, next });
-                    return Some(Some(next));
-                }
+                Output::Wait(next) => return Some(Some(next)),
                 Output::Drained => return Some(None),
             }
             if world.is_doomed(processor) {
@@ -401,11 +417,52 @@ impl Driver {
         }
     }
 
-    fn allow(&self) {
-        let allowance = self.core.borrow().allowance();
-        if self.shared.allowance.replace(allowance) != allowance {
-            self.shared.allowed.put(());
+    /// Carries out what the client has to say. What it tells the core waits until the core has nothing to say.
+    fn carry_out_client(&mut self) -> Option<jetstream::WakeUp> {
+        let now = self.shared.time();
+        let mut frames = 0;
+        let wake_up = loop {
+            match self.client.poll_output() {
+                jetstream::Output::Send(frame) => {
+                    frames += 1;
+                    self.shared.nats.send(self.spoiled(frame));
+                }
+                jetstream::Output::Tell(Input::Delivered(delivery)) if self.has_bug(Bug::ClientBuffer) => {
+                    self.held.push_back(delivery);
+                }
+                jetstream::Output::Tell(input) => self.told.push_back(input),
+                // The consumer of a world is set up once, and the operator changes it.
+                jetstream::Output::SetUp { .. } | jetstream::Output::Note(_) => {}
+                jetstream::Output::Wait(_) if frames > 0 => {
+                    self.client.handle(now, jetstream::Input::Written { frames: std::mem::take(&mut frames) });
+                }
+                jetstream::Output::Wait(wake_up) => break wake_up,
+            }
+        };
+        while self.core.borrow().room() > self.told.len()
+            && let Some(delivery) = self.held.pop_front()
+        {
+            self.told.push_back(Input::Delivered(delivery));
         }
+        wake_up
+    }
+
+    fn allow(&mut self) {
+        let buffer = if self.has_bug(Bug::ClientBuffer) { PREFETCH } else { 0 };
+        let deliveries = self.core.borrow().allowance() + buffer;
+        self.client.handle(self.shared.time(), jetstream::Input::Allow { deliveries });
+    }
+
+    fn has_bug(&self, bug: Bug) -> bool {
+        self.shared.world.has_bug(bug)
+    }
+
+    /// The frame as a planted bug has it.
+    fn spoiled(&self, mut frame: jetstream::Frame) -> jetstream::Frame {
+        if self.has_bug(Bug::NoMessageId) && frame.subject.starts_with("transcript.") {
+            frame.headers.retain(|(name, _)| name != "Nats-Msg-Id");
+        }
+        frame
     }
 
     /// Begins an effect: its first message leaves at once.
@@ -413,8 +470,6 @@ impl Driver {
         #[cfg(feature = "planted-bugs")]
         self.misbehave(&effect);
         let shared = Rc::clone(&self.shared);
-        let processor = shared.processor;
-        let world = Rc::clone(&shared.world);
         match effect {
             Effect::Count { session_id } => shared.store.ask(&shared, id, Request::Count { session_id }),
             Effect::Load { session_id, after, limit, max_bytes, counted } => {
@@ -426,145 +481,54 @@ impl Driver {
             Effect::Mark { key, announcement, segments, notified } => {
                 shared.store.ask(&shared, id, Request::Mark(Mark { key, announcement, segments, notified }));
             }
-            Effect::Publish { key, announcement, notification } => {
-                let awaited = shared.nats.ask(|answer| self.publication(answer, &key, announcement, &notification));
-                world.spawn_on(processor, async move {
-                    let which = match shared.within(awaited.answer()).await {
-                        Some(Message::PublishRefused { error, .. }) if error.err_code == WRONG_LAST_SEQUENCE => {
-                            Ok(Which::LastOf(announcement.subject(&key).into()))
-                        }
-                        Some(Message::PubAck(ack)) if ack.duplicate => Ok(Which::Sequence(ack.sequence)),
-                        answer => Err(published(answer)),
-                    };
-                    let report = match which {
-                        Ok(which) => shared.announced_before(which, notification.segments).await,
-                        Err(published) => published.map(|stream_sequence| Report::Published {
-                            stream_sequence,
-                            segments: notification.segments,
-                        }),
-                    };
-                    shared.report(id, report.unwrap_or_else(Report::Failed));
-                });
-            }
-            Effect::DeadLetter { dead_letter } => {
-                let original = shared.original(dead_letter.stream_sequence);
-                world.spawn_on(processor, async move {
-                    let report = shared.dead_letter(original, &dead_letter).await;
-                    shared.report(id, report.unwrap_or_else(Report::Failed));
-                });
-            }
-            Effect::Republish { stream_sequence, ended } => {
-                let original = shared.original(stream_sequence);
-                world.spawn_on(processor, async move {
-                    let report = shared.republish(original, stream_sequence, &ended).await;
-                    shared.report(id, report.unwrap_or_else(Report::Failed));
-                });
-            }
-            Effect::Acknowledge { reply, acknowledgement, .. } => {
-                let body = body(acknowledgement);
-                let awaited = shared.nats.ask(|answer| Frame::Ack { answer: Some(answer), reply, body });
-                world.spawn_on(processor, async move {
-                    let report = acknowledged(shared.within(awaited.answer()).await.as_ref());
-                    shared.report(id, report);
-                });
+            effect @ (Effect::Publish { .. }
+            | Effect::DeadLetter { .. }
+            | Effect::Republish { .. }
+            | Effect::Acknowledge { .. }) => {
+                self.client.handle(shared.time(), jetstream::Input::Perform { id, effect });
+                self.carry_out_client();
             }
         }
-    }
-
-    fn publication(&self, answer: u64, key: &Key, announcement: Announcement, notification: &Notification) -> Frame {
-        let msg_id = (!self.shared.world.has_bug(Bug::NoMessageId)).then(|| announcement.message_id(key));
-        let mut headers = expecting_the_stream(msg_id);
-        if announcement == Announcement::ProcessedOnce {
-            headers = headers.with("Nats-Expected-Last-Subject-Sequence", "0");
-        }
-        let payload = serde_json::to_vec(notification).expect("a notification is JSON").into();
-        Frame::Publish { answer, subject: announcement.subject(key).into(), headers, payload }
     }
 
     /// What the planted bugs of the order of effects do before their time.
     #[cfg(feature = "planted-bugs")]
     fn misbehave(&self, effect: &Effect) {
-        let ack = |key: &Key| {
+        let send = |subject: Arc<str>, headers, payload: Vec<u8>| {
+            self.shared.nats.send(jetstream::Frame { subject, reply: None, headers, payload });
+        };
+        let ack = |key: &transcript_core::ids::Key| {
             if let Some(reply) = self.replies.get(key) {
-                drop(self.shared.nats.ask(|answer| Frame::Ack {
-                    answer: Some(answer),
-                    reply: Arc::clone(reply),
-                    body: AckBody::Ack,
-                }));
+                send(Arc::clone(reply), vec![], b"+ACK".to_vec());
             }
         };
         match (self.shared.world.plan.bug, effect) {
             (Some(Bug::AckBeforePublish), Effect::Publish { key, .. }) => ack(key),
             (Some(Bug::AckBeforeSave), Effect::Save { summary }) => ack(&summary.key),
             (Some(Bug::PublishBeforeSave), Effect::Save { summary }) => {
-                let notification = Notification {
+                let notification = transcript_core::contract::Notification {
                     session: summary.session.clone(),
                     segments: summary.segments,
                     complete: summary.complete,
                     revision: None,
                 };
-                let announcement = Announcement::Processed;
-                drop(
-                    self.shared.nats.ask(|answer| self.publication(answer, &summary.key, announcement, &notification)),
-                );
+                let announcement = transcript_core::contract::Announcement::Processed;
+                let headers = vec![("Nats-Msg-Id".into(), announcement.message_id(&summary.key))];
+                let payload = serde_json::to_vec(&notification).expect("a notification is JSON");
+                send(announcement.subject(&summary.key).into(), headers, payload);
             }
             (Some(_) | None, _) => {}
         }
     }
 }
 
-/// The place in the stream of what was published.
-fn published(answer: Option<Message>) -> Result<u64, Failure> {
-    let failure = |kind, detail: &str| Err(Failure { kind, detail: detail.to_owned() });
-    match answer {
-        None => failure(FailureKind::TimedOut, "NATS: timed out"),
-        Some(Message::PubAck(ack)) => Ok(ack.sequence),
-        Some(Message::NoResponders { .. }) => failure(FailureKind::Unreachable, "NATS: no responders"),
-        Some(Message::PublishRefused { error, .. }) => {
-            let kind = match error.code {
-                401 | 403 => FailureKind::Denied,
-                409 | 429 | 500.. => FailureKind::Busy,
-                _ => FailureKind::Rejected,
-            };
-            failure(kind, &error.description)
-        }
-        Some(
-            Message::Delivery(_)
-            | Message::Status(_)
-            | Message::AckConfirmed
-            | Message::Refused { .. }
-            | Message::Answer { .. }
-            | Message::Core { .. },
-        ) => failure(FailureKind::Busy, "no publish acknowledgement"),
+/// A publish acknowledgement that does not say that the message is a duplicate.
+fn without_duplicate(payload: Vec<u8>) -> Vec<u8> {
+    match String::from_utf8(payload) {
+        Ok(text) => text
+            .replace(r#""duplicate":true"#, r#""duplicate":false"#)
+            .replace(r#""duplicate": true"#, r#""duplicate":false"#)
+            .into_bytes(),
+        Err(error) => error.into_bytes(),
     }
-}
-
-/// Any answer is a yes, but that nobody listens.
-fn acknowledged(answer: Option<&Message>) -> Report {
-    match answer {
-        None => failure(FailureKind::TimedOut, "NATS: timed out"),
-        Some(Message::NoResponders { .. }) => failure(FailureKind::Unreachable, "NATS: no responders"),
-        Some(
-            Message::Delivery(_)
-            | Message::Status(_)
-            | Message::PubAck(_)
-            | Message::AckConfirmed
-            | Message::PublishRefused { .. }
-            | Message::Refused { .. }
-            | Message::Answer { .. }
-            | Message::Core { .. },
-        ) => Report::Acknowledged,
-    }
-}
-
-fn body(acknowledgement: Acknowledgement) -> AckBody {
-    match acknowledgement {
-        Acknowledgement::Ack => AckBody::Ack,
-        Acknowledgement::Nak { delay, .. } => AckBody::Nak((!delay.is_zero()).then_some(delay)),
-        Acknowledgement::Term { reason } => AckBody::Term(Some(reason.into())),
-    }
-}
-
-fn failure(kind: FailureKind, detail: &str) -> Report {
-    Report::Failed(Failure { kind, detail: detail.to_owned() })
 }

@@ -78,7 +78,9 @@ async fn end(world: &Rc<World>, call: &Call, number: usize, place: usize) {
     broker_is_up(world).await;
     let sequence = world.nats.model.borrow().last_sequence(TRANSCRIPTION_STREAM) + 1;
     world.saw(&Observation::EndStored { call: number, end: place, sequence });
-    publish_end(world, call, place);
+    let claims = call.ends.get(place).is_some_and(|end| matches!(end.payload, EndPayload::Claims(_)));
+    let headers = if claims { Headers::id(call.ids().key().to_string()) } else { Headers::default() };
+    publish_end(world, call, place, headers);
     world.pass(Point::Arrival { server, moment: Moment::After });
 }
 
@@ -90,9 +92,9 @@ pub(super) async fn broker_is_up(world: &Rc<World>) {
 }
 
 /// Publishes one of the ends of a call.
-pub(super) fn publish_end(world: &World, call: &Call, place: usize) {
+pub(super) fn publish_end(world: &World, call: &Call, place: usize, headers: Headers) {
     let payload: Arc<[u8]> = match &call.ends.get(place).expect("the plan's end").payload {
-        EndPayload::Announces(count) => serde_json::json!({
+        EndPayload::Announces(count) | EndPayload::Claims(count) => serde_json::json!({
             "conversationId": call.conversation,
             "sessionId": call.session,
             "publishedSegments": count,
@@ -102,7 +104,6 @@ pub(super) fn publish_end(world: &World, call: &Call, place: usize) {
         .into(),
         EndPayload::Malformed(bytes) => bytes.as_bytes().into(),
     };
-    let (subject, headers) = (SESSION_ENDED_SUBJECT.into(), Headers::default());
-    let request = Request::Publish { reply: None, subject, headers, payload };
+    let request = Request::Publish { reply: None, subject: SESSION_ENDED_SUBJECT.into(), headers, payload };
     nats::handle(world, Input::Request(request), None, false);
 }

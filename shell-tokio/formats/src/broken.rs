@@ -4,7 +4,7 @@ use std::fmt;
 
 use thiserror::Error;
 
-/// Most characters of a file that a message repeats.
+/// Most characters of a file that a message repeats. It repeats times and what engines say, and no word of a call.
 const QUOTED_CHARS: usize = 40;
 
 /// A place that cannot be read: where it is, what is wrong with it, and what to do.

@@ -184,7 +184,7 @@ impl CueReader {
             // Once is enough: with faults left out, the rest of it is only passed over.
             self.place = Place::Aside;
             self.has_cues = true;
-            sink.broken(Broken::expected(line, "the times of a cue", text))?;
+            sink.broken(Broken::new(line, "expected the times of a cue, found other text"))?;
         }
         self.follows_blank = false;
         match &self.cue {

@@ -5,7 +5,7 @@ use std::mem;
 use chardetng::{EncodingDetector, Iso2022JpDetection, Utf8Detection};
 use encoding_rs::{DecoderResult, Encoding, UTF_8, UTF_16BE, UTF_16LE};
 
-use crate::{Broken, broken::quoted};
+use crate::Broken;
 
 /// How much of a file that is not UTF-8 is looked at before its encoding is guessed.
 const GUESS_BYTES: usize = 64 * 1024;
@@ -192,7 +192,6 @@ pub(crate) fn binary(beginning: &str) -> Option<Broken> {
     // One stray control character is an oddity of a text; many are a recording, an archive, an image.
     (odd > 2 && odd * 50 > beginning.chars().count()).then(|| {
         let line = beginning.chars().take_while(|c| !is_odd(*c)).filter(|c| *c == '\n').count() as u64 + 1;
-        Broken::new(line, format!("expected a text, found binary data that begins with {}", quoted(beginning)))
-            .with(crate::Remedy::ExportAgain)
+        Broken::new(line, "expected a text, found binary data").with(crate::Remedy::ExportAgain)
     })
 }

@@ -168,9 +168,7 @@ impl Reader {
                 Mode::of(format, self.options)
             }
             (Look::Blank | Look::Unknown, None) => {
-                let known = "expected WebVTT, SRT, or JSON of a known engine";
-                let found = self.text.trim().lines().next().unwrap_or_default();
-                let what = format!("{known}, found {}", crate::broken::quoted(found));
+                let what = "expected WebVTT, SRT, or JSON of a known engine, found none of them";
                 return Err(Broken::new(1, what).with(Remedy::NameTheFormat));
             }
         };

@@ -1,27 +1,27 @@
 //! The service: connects, sets up, and drives the core until it is told to stop.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use async_nats::jetstream;
 use mongodb::{Database, bson::doc};
 use thiserror::Error;
-use tokio::{
-    signal::unix::{SignalKind, signal},
-    sync::{Notify, mpsc, watch},
-    task::JoinSet,
-};
+use tokio::{sync::mpsc, task::JoinSet};
+use transcript_client::jetstream::JetStream;
 use transcript_core::{Processor, Settings, SettingsError, contract::Announcement, summary::Limits};
 use transcript_trace::{Content, FORMAT, Header, Servers};
 
 use crate::{
-    broker::{Advisories, Broker, Puller},
     cli::{AnnounceSettings, RecordArgs, RunArgs, RunSettings, StreamValues},
+    connect::{LoginRefused, Logins, NatsConnection},
+    error_line::error_line,
     operate::history::{History, HistoryError},
     operate::setup::{self, Api, SetupError, permissions::Permissions},
     service::clock::Clock,
-    service::driver::{Deliveries, Driver, Ended, RealServers, Signal},
+    service::driver::{Driver, Ended, RealServers, Signal},
     service::mongodb::{Store, stale::Watch},
+    service::nats::Socket,
     service::record::{self, RecordError, Recording, Tape, Target},
+    service::watchdog::{self, Turns, Watchdog},
 };
 
 /// How long after it was missed a consumer is made anew. nats-server removes the files of a deleted one a while after it
@@ -42,42 +42,48 @@ pub enum RunError {
     #[error(transparent)]
     Settings(#[from] SettingsError),
     /// The connection to NATS is closed.
-    #[error("cannot listen to JetStream's advisories")]
-    Advisories(#[from] async_nats::SubscribeError),
+    #[error("cannot listen to JetStream")]
+    Subscribe(#[from] async_nats::SubscribeError),
     /// The trace cannot be begun.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// The process cannot listen to signals.
-    #[error("cannot listen to signals")]
-    Signals(#[source] std::io::Error),
-    /// A second signal came.
-    #[error("stopped at once by a second signal: the jobs under way are left to redelivery")]
-    Stopped,
+    /// A login stayed refused.
+    #[error(transparent)]
+    Login(#[from] LoginRefused),
+    /// The system has no thread left for the watchdog.
+    #[error("cannot start the watchdog")]
+    Watchdog(#[source] std::io::Error),
 }
 
-/// Runs until SIGTERM or SIGINT, then finishes what has begun to save within the grace time. A second signal stops at once.
+/// What ends the service.
+#[derive(Debug)]
+pub struct Ends<'a> {
+    /// A login that stays refused.
+    pub logins: &'a Logins,
+    /// The first signal.
+    pub signals: &'a mut mpsc::UnboundedReceiver<Signal>,
+}
+
+/// Runs until a signal comes or a login stays refused, then finishes what has begun to save within the grace time.
 ///
 /// # Errors
 ///
-/// What keeps the service from starting, and a second signal.
+/// What keeps the service from starting, and a login that stayed refused.
 pub async fn run(
-    client: async_nats::Client,
+    connection: NatsConnection,
     jetstream: jetstream::Context,
     api: Api,
     permissions: Permissions<'_>,
     database: Database,
     args: &RunArgs,
+    Ends { logins, signals }: Ends<'_>,
 ) -> Result<(), RunError> {
-    if cfg!(feature = "first-version") {
-        tracing::error!("this build has the faults of the first version and is for tests only");
-    }
-    let mut signals = signals()?;
     // A start that must fail changes nothing on the servers.
     args.record.directory.as_deref().map_or(Ok(()), record::prepare)?;
     let mut request = setup::Request { settings: args.stream.clone(), api, ..setup::Request::default() };
     let report = tokio::select! {
         report = async {
-            permissions.check_run(&client, &announcements(args)).await?;
+            permissions.check_run(&connection.client, &announcements(args)).await?;
             set_up(&jetstream, &database, args, &request).await
         } => report?,
         _ = signals.recv() => {
@@ -96,17 +102,32 @@ pub async fn run(
     }
     // What is lost while it runs is made as it was.
     (request.defaults, request.api) = (report.values, Api::Known);
+    let (drain, mut drained) = mpsc::unbounded_channel();
     let processor = Processor::new(core_settings(args, &report.values))?;
-    drive(client, &jetstream, &database, args, &request, processor, &mut signals).await
+    let mut driven = pin!(drive(connection, &jetstream, &database, args, &request, processor, &mut drained));
+    let refused = tokio::select! {
+        ended = &mut driven => return ended,
+        Some(signal) = signals.recv() => {
+            drain.send(signal).ok();
+            None
+        }
+        refused = logins.refused_for_too_long() => {
+            tracing::error!("{refused}");
+            drain.send(Signal::Drain).ok();
+            Some(refused)
+        }
+    };
+    driven.await?;
+    refused.map_or(Ok(()), |refused| Err(refused.into()))
 }
 
-/// Drives this core, on servers that are set up as `request` says, until it has drained or is stopped.
+/// Drives this core, on servers that are set up as `request` says, until it has drained.
 ///
 /// # Errors
 ///
-/// The connection to NATS is closed, or it was stopped.
+/// The connection to NATS is closed.
 pub async fn drive(
-    client: async_nats::Client,
+    connection: NatsConnection,
     jetstream: &jetstream::Context,
     database: &Database,
     args: &RunArgs,
@@ -114,35 +135,39 @@ pub async fn drive(
     processor: Processor,
     signals: &mut mpsc::UnboundedReceiver<Signal>,
 ) -> Result<(), RunError> {
+    let NatsConnection { client, events, api_prefix } = connection;
     let values = request.settings.or(request.defaults);
     let (reports, inputs) = mpsc::unbounded_channel();
-    let (allowance, allowed) = watch::channel(0);
+    let (received, nats) = mpsc::unbounded_channel();
     let clock = Clock::start();
-    let missing = Arc::new(Notify::new());
-    tokio::spawn(mend(missing.clone(), jetstream.clone(), request.clone()));
-    let answer_timeout = args.jobs.answer_timeout;
+    let (repair, problems) = mpsc::channel(1);
+    tokio::spawn(mend(problems, jetstream.clone(), request.clone()));
+    let request_timeout = args.jobs.request_timeout;
     let name: Arc<str> = args.name.clone().unwrap_or_else(own_name).into();
     let (tape, recording) = record(&client, database, args, &values, &name, clock).await?.unzip();
+    let settings = transcript_client::jetstream::Settings {
+        name: Arc::clone(&name),
+        api_prefix: api_prefix.into(),
+        request_timeout,
+        ..transcript_client::jetstream::Settings::default()
+    };
+    // Before anything is pulled it listens to advisories: it is a pull that makes JetStream notice.
+    let socket = Socket::open(&client, &settings, clock, events, &received).await?;
     let mut finders = JoinSet::new();
-    // Before anything is pulled: it is a pull that makes JetStream notice.
-    let broker = Broker::start(&client, &reports, answer_timeout, Arc::clone(&name));
-    finders.spawn(Advisories::subscribe(&client).await?.run(clock, broker.clone(), reports.clone()));
     if args.announce.revise {
         let AnnounceSettings { revise_every, revise_within, .. } = args.announce;
-        let watch = Watch::new(database, reports.clone(), answer_timeout, clock, revise_every, revise_within);
+        let watch = Watch::new(database, reports.clone(), request_timeout, clock, revise_every, revise_within);
         finders.spawn(watch.run());
     }
-    let servers = RealServers {
-        store: Store::start(database, &reports, clock, answer_timeout),
-        broker,
-        deliveries: Some(Deliveries::start(
-            Puller::new(client.clone(), clock, reports.clone(), allowed, missing, values.ack_wait),
-            finders,
-        )),
-        inputs: reports,
-    };
+    let servers = RealServers { store: Store::start(database, &reports, clock, request_timeout), nats: socket, repair };
     tracing::info!(name = &*name, jobs = ?args.jobs, announce = ?args.announce, stream = ?values, "ready");
-    let ended = Driver { processor, servers, clock, inputs, allowance, tape }.run(signals).await;
+    let turns = Turns::default();
+    let watchdog = Watchdog::start(turns.clone(), watchdog::log).map_err(RunError::Watchdog)?;
+    let client_of_jetstream = JetStream::new(settings);
+    let driver = Driver { processor, client: client_of_jetstream, servers, clock, inputs, nats, tape, turns };
+    let ended = driver.run(signals).await;
+    drop(watchdog);
+    drop(finders);
     if !matches!(tokio::time::timeout(FLUSH, client.flush()).await, Ok(Ok(()))) {
         tracing::warn!("NATS did not take the last messages in time");
     }
@@ -154,7 +179,6 @@ pub async fn drive(
         Ended::Drained { abandoned } => {
             tracing::warn!(abandoned, "the grace time is over: the jobs that are left will be delivered again");
         }
-        Ended::Stopped => return Err(RunError::Stopped),
     }
     Ok(())
 }
@@ -234,13 +258,14 @@ fn own_name() -> String {
     format!("{}-{}", host.as_deref().unwrap_or("unknown"), std::process::id())
 }
 
-/// Makes the streams and the consumer anew when somebody has deleted them, or a server has come back without them.
-///
-/// It looks only after a request for messages was refused because nothing is there, so it looks no more often than those
-/// are made, which pause longer each time.
-async fn mend(missing: Arc<Notify>, jetstream: jetstream::Context, request: setup::Request) {
-    loop {
-        missing.notified().await;
+/// Sets the streams and the consumer up when somebody has deleted or changed them, or a server has come back without them.
+/// The client says so, and again for as long as it finds them like that; a problem that stays is logged once.
+async fn mend(mut problems: mpsc::Receiver<String>, jetstream: jetstream::Context, request: setup::Request) {
+    let mut last = None;
+    while let Some(problem) = problems.recv().await {
+        if last.as_ref() != Some(&problem) {
+            tracing::warn!("{problem}");
+        }
         tokio::time::sleep(MEND_AFTER).await;
         if matches!(History::open(&jetstream).await, Err(HistoryError::NoStream)) {
             tokio::time::sleep(MEND_STREAM_AFTER).await;
@@ -250,29 +275,15 @@ async fn mend(missing: Arc<Notify>, jetstream: jetstream::Context, request: setu
                 for change in &report.changes {
                     tracing::error!("JetStream had lost something that this service needs. {change}");
                 }
+                last = report.changes.is_empty().then_some(problem);
             }
-            Err(error) => tracing::error!(error = %error, "JetStream cannot be used, and cannot be set up again"),
+            Err(error) => {
+                let error = error_line(&error);
+                tracing::error!(error, "JetStream cannot be used, and cannot be set up again");
+                last = Some(problem);
+            }
         }
     }
-}
-
-/// The first signal drains, the second stops.
-fn signals() -> Result<mpsc::UnboundedReceiver<Signal>, RunError> {
-    let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Signals)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(RunError::Signals)?;
-    let (sender, receiver) = mpsc::unbounded_channel();
-    tokio::spawn(async move {
-        for signal in [Signal::Drain, Signal::Stop] {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-            if sender.send(signal).is_err() {
-                return;
-            }
-        }
-    });
-    Ok(receiver)
 }
 
 /// The core's settings of a run with a stream and a consumer that have these `values`.
@@ -288,7 +299,7 @@ pub fn core_settings(args: &RunArgs, values: &StreamValues) -> Settings {
         nak_delay,
         retry_base,
         retry_cap,
-        answer_timeout,
+        request_timeout,
         grace,
     } = args.jobs;
     Settings {
@@ -303,7 +314,7 @@ pub fn core_settings(args: &RunArgs, values: &StreamValues) -> Settings {
         nak_delay,
         retry_base,
         retry_cap,
-        request_timeout: answer_timeout,
+        request_timeout,
         duplicate_window: values.duplicate_window,
         grace,
         announce_once: args.announce.announce_once,

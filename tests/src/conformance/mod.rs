@@ -16,11 +16,14 @@
 //! - A disagreement counts when it was seen three times: what a busy machine does once is no property of the server.
 
 pub mod compare;
+pub mod exchange;
+pub mod fixtures;
 pub mod model;
 pub mod real;
 mod record;
 mod script;
 pub mod steps;
+pub mod table;
 
 pub use self::{
     record::{BrokerEvent, Disagreement, Observation, Record},

@@ -241,7 +241,7 @@ impl<'s> Bench<'s> {
                         AdvisoryKind::MaxDeliveries => ("MAX_DELIVERIES", String::new()),
                         AdvisoryKind::Naked { .. } => ("MSG_NAKED", String::new()),
                         AdvisoryKind::Terminated { reason, .. } => ("MSG_TERMINATED", reason.to_string()),
-                        AdvisoryKind::Pause(_) => ("PAUSE", String::new()),
+                        AdvisoryKind::Pause(_) | AdvisoryKind::Created | AdvisoryKind::Deleted => continue,
                     };
                     let (sequence, deliveries) = (advisory.stream_seq, advisory.deliveries);
                     let seen = BrokerEvent::Advisory { kind: kind.to_owned(), sequence, deliveries, reason };
@@ -311,7 +311,7 @@ fn seen(message: Message) -> BrokerEvent {
         },
         Message::Answer { answer: Answer::Purged(count), .. } => BrokerEvent::Purged(count),
         Message::Answer {
-            answer: Answer::Stream(_) | Answer::Message(_) | Answer::Deleted | Answer::Paused(_),
+            answer: Answer::Stream(_) | Answer::Created(_) | Answer::Message(_) | Answer::Deleted | Answer::Paused(_),
             ..
         }
         | Message::Core { .. } => BrokerEvent::Answered,

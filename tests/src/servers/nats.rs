@@ -1,6 +1,6 @@
 //! nats-server with JetStream.
 
-use std::{fs, io, time::Duration};
+use std::{fs, io, path::PathBuf, time::Duration};
 
 use async_nats::{Client, ConnectOptions, jetstream};
 
@@ -17,6 +17,8 @@ use crate::wait::{NotReached, wait_until};
 pub struct NatsServer {
     process: ServerProcess,
     options: NatsOptions,
+    /// Settings added to the block of JetStream.
+    jetstream: String,
 }
 
 /// What a [`NatsServer`] is to be, besides the default.
@@ -26,6 +28,8 @@ pub struct NatsOptions {
     pub config: String,
     /// Who may connect, where the configuration says that not everybody may.
     pub login: Option<Login>,
+    /// The authority that signed the server's certificate, where the configuration says that it has one.
+    pub authority: Option<PathBuf>,
 }
 
 /// A user of the server.
@@ -53,17 +57,28 @@ impl NatsServer {
     ///
     /// There is no binary, it ends (a mistake in the configuration is shown), or it is not ready in time.
     pub async fn start_with(options: NatsOptions) -> Result<Self, ServerError> {
-        ServerProcess::on_a_free_port(Program::NatsServer, async |port| Self::start_on(port, options.clone()).await)
-            .await
+        Self::start_with_jetstream(options, String::new()).await
     }
 
-    async fn start_on(port: u16, options: NatsOptions) -> Result<Self, ServerError> {
+    /// The same, with settings for the block of JetStream, such as `max_file_store: 1000`.
+    ///
+    /// # Errors
+    ///
+    /// See [`Self::start_with`].
+    pub async fn start_with_jetstream(options: NatsOptions, jetstream: String) -> Result<Self, ServerError> {
+        ServerProcess::on_a_free_port(Program::NatsServer, async |port| {
+            Self::start_on(port, options.clone(), jetstream.clone()).await
+        })
+        .await
+    }
+
+    async fn start_on(port: u16, options: NatsOptions, jetstream: String) -> Result<Self, ServerError> {
         let process = ServerProcess::start(Program::NatsServer, port, |place| {
-            configure(place, &options, JetStream::Enabled)?;
+            configure(place, &options, JetStream::Enabled(&jetstream))?;
             Ok(vec!["--config".into(), place.directory.join(CONFIG).into()])
         })
         .await?;
-        let server = Self { process, options };
+        let server = Self { process, options, jetstream };
         server.ready().await?;
         Ok(server)
     }
@@ -121,12 +136,41 @@ impl NatsServer {
     ///
     /// See [`Self::start_with`].
     pub async fn enable_jetstream(&self) -> Result<(), ServerError> {
-        self.configure(JetStream::Enabled)?;
+        self.configure(JetStream::Enabled(&self.jetstream))?;
         self.process.reload()?;
         self.ready().await
     }
 
-    fn configure(&self, jetstream: JetStream) -> Result<(), ServerError> {
+    /// Has the running server take other settings, and waits until it answers with them. Clients that these do not let in are
+    /// disconnected.
+    ///
+    /// # Errors
+    ///
+    /// See [`Self::start_with`].
+    pub async fn reconfigure(&mut self, options: NatsOptions) -> Result<(), ServerError> {
+        self.options = options;
+        self.configure(JetStream::Enabled(&self.jetstream))?;
+        self.process.reload()?;
+        self.ready().await
+    }
+
+    /// Has the running server read its files again, certificates among them, and waits until it has.
+    ///
+    /// # Errors
+    ///
+    /// It has ended, or its log does not say so in time.
+    pub async fn read_files_again(&self) -> Result<(), ServerError> {
+        let reloads = |log: String| log.matches("Reloaded server configuration").count();
+        let before = reloads(self.process.log());
+        self.process.reload()?;
+        let reloaded = wait_until("it has read its files again", READY_WITHIN, || async {
+            let log = self.process.log();
+            if reloads(log.clone()) > before { Ok(()) } else { Err(log) }
+        });
+        self.process.ready(reloaded).await
+    }
+
+    fn configure(&self, jetstream: JetStream<'_>) -> Result<(), ServerError> {
         let configured = configure(self.process.place(), &self.options, jetstream);
         configured.map_err(|source| ServerError::Directory { server: Program::NatsServer, source })
     }
@@ -150,6 +194,10 @@ impl NatsServer {
 
     fn connect_options(&self) -> ConnectOptions {
         let options = ConnectOptions::new().connection_timeout(Duration::from_secs(2));
+        let options = match &self.options.authority {
+            Some(authority) => options.add_root_certificates(authority.clone()).require_tls(true),
+            None => options,
+        };
         match &self.options.login {
             Some(Login { user, password }) => options.user_and_password(user.clone(), password.clone()),
             None => options,
@@ -161,16 +209,19 @@ impl NatsServer {
 const CONFIG: &str = "nats.conf";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum JetStream {
-    Enabled,
+enum JetStream<'s> {
+    /// With these settings besides its directory.
+    Enabled(&'s str),
     Disabled,
 }
 
-fn configure(place: Place<'_>, options: &NatsOptions, jetstream: JetStream) -> io::Result<()> {
+fn configure(place: Place<'_>, options: &NatsOptions, jetstream: JetStream<'_>) -> io::Result<()> {
     let Place { directory, port } = place;
     let store = directory.join("store");
     let jetstream = match jetstream {
-        JetStream::Enabled => format!("jetstream {{ store_dir: \"{}\" }}\n", store.display()),
+        JetStream::Enabled(settings) => {
+            format!("jetstream {{\n store_dir: \"{}\"\n {settings}\n}}\n", store.display())
+        }
         JetStream::Disabled => String::new(),
     };
     let name = server_name(port);

@@ -181,3 +181,33 @@ fn next_acks_and_pulls() {
     assert_eq!(bench.deliveries(), [(0, 1, 1), (0, 2, 1), (0, 3, 1)]);
     assert_eq!(bench.info().num_ack_pending, 2);
 }
+
+#[test]
+fn a_pause_ends_by_itself_and_ack_waits_go_on_in_it() {
+    let mut bench = Bench::with(consumer());
+    bench.publish(2);
+    bench.pull(1);
+    bench.update(ConsumerConfig { pause_until_nanos: Some(1_700_000_002_500_000_000), ..consumer() });
+    bench.pull_as(inbox(3), Pull::no_wait(1));
+    assert_eq!(bench.statuses(3), [(0, 404, "No Messages".to_owned())]);
+    bench.pull_as(inbox(2), Pull { heartbeat: Some(millis(900)), ..Pull::waiting(2, millis(5_000)) });
+    assert_eq!(bench.info().pause_left, Some(millis(2_500)));
+    bench.until(2_400);
+    assert_eq!(bench.statuses(2).len(), 2, "heartbeats go on");
+    assert_eq!(bench.deliveries(), [(0, 1, 1)]);
+    bench.until(2_500);
+    assert_eq!(bench.deliveries(), [(0, 1, 1), (2_500, 1, 2), (2_500, 2, 1)], "the ack wait ended in the pause");
+    let paused: Vec<(u64, bool)> = bench
+        .advisories
+        .iter()
+        .filter_map(|(at, told)| match &told.kind {
+            AdvisoryKind::Pause(pause) => Some((as_millis(*at), pause.left.is_some())),
+            AdvisoryKind::MaxDeliveries
+            | AdvisoryKind::Naked { .. }
+            | AdvisoryKind::Terminated { .. }
+            | AdvisoryKind::Created
+            | AdvisoryKind::Deleted => None,
+        })
+        .collect();
+    assert_eq!(paused, [(0, true), (2_500, false)]);
+}

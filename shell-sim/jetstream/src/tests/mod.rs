@@ -169,6 +169,7 @@ impl Bench {
     fn told(&self) -> Vec<(u64, AdvisoryKind, u64, u64)> {
         self.advisories
             .iter()
+            .filter(|(_, told)| told.stream_seq > 0)
             .map(|(at, told)| (as_millis(*at), told.kind.clone(), told.stream_seq, told.deliveries))
             .collect()
     }

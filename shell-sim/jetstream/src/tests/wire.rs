@@ -129,12 +129,21 @@ fn a_block_that_cannot_be_parsed_is_stored_delivered_and_read_as_it_is() {
     let (_, delivery) = client.received.pop().expect("a delivery");
     assert_eq!(*delivery.headers.to_bytes(), *block);
     assert_eq!(delivery.parsed(), Err(Unparsable::NotUtf8));
-    client.ask_with("s.a", Headers::raw(&b"NATS/1.0 503 Forged\r\n\r\n"[..]), "{}");
-    client.publish("$JS.API.CONSUMER.MSG.NEXT.S.c", Some("_INBOX.me.pull"), Headers::default(), "1");
-    let (_, forged) = client.received.pop().expect("a delivery");
-    let forged = forged.parsed().expect("a block with a status");
-    assert_eq!(forged.status.map(|status| (status.code, status.text.to_string())), Some((503, "Forged".to_owned())));
-    assert!(forged.reply.is_some(), "a message that can be acknowledged is none of the server's statuses");
+}
+
+#[test]
+fn a_status_that_a_publisher_made_up_is_kept_by_older_servers_only() {
+    for (status_lines, status) in [(StatusLines::Kept, Some((503, "Forged".to_owned()))), (StatusLines::Removed, None)]
+    {
+        let mut client = Client::with_consumer();
+        client.broker = client.broker.with_status_lines(status_lines);
+        client.ask_with("s.a", Headers::raw(&b"NATS/1.0 503 Forged\r\n\r\n"[..]), "{}");
+        client.publish("$JS.API.CONSUMER.MSG.NEXT.S.c", Some("_INBOX.me.pull"), Headers::default(), "1");
+        let (_, forged) = client.received.pop().expect("a delivery");
+        let forged = forged.parsed().expect("a block that can be parsed");
+        assert_eq!(forged.status.map(|status| (status.code, status.text.to_string())), status);
+        assert!(forged.reply.is_some(), "a message that can be acknowledged is none of the server's statuses");
+    }
 }
 
 #[test]
@@ -146,7 +155,6 @@ fn calls_that_cannot_be_read_are_refused() {
         ("$JS.API.STREAM.MSG.GET.S", r#"{"sequence":1}"#, 10_025),
         ("$JS.API.STREAM.MSG.GET.T", r#"{"seq":1}"#, 10_059),
         ("$JS.API.CONSUMER.INFO.S.d", "", 10_014),
-        ("$JS.API.NO.SUCH.CALL", "", 10_003),
     ] {
         let answer = client.ask(subject, body);
         assert!(answer.contains(&format!(r#""err_code":{code},"#)), "{subject} {body}: {answer}");

@@ -1,7 +1,13 @@
 //! The payloads of acknowledgements and of answers to calls.
 
 use super::{config, json::Object};
-use crate::message::{Answer, ApiError, ApiKind, ConsumerInfo, PubAck, SequencePair, StoredMessage, StreamInfo};
+use crate::{
+    call::ApiKind,
+    message::{Answer, ApiError, ConsumerInfo, PubAck, SequencePair, StoredMessage, StreamInfo},
+};
+
+/// The name of the server.
+const SERVER_NAME: &str = "jetstream-model";
 
 /// `{"stream":"S","seq":1}`. Source: `server/stream.go`, `processJetStreamMsgWithBatch`.
 pub(super) fn pub_ack(ack: &PubAck) -> Vec<u8> {
@@ -52,7 +58,6 @@ fn response_type(call: ApiKind) -> &'static str {
         ApiKind::ConsumerInfo => "io.nats.jetstream.api.v1.consumer_info_response",
         ApiKind::ResetConsumer => "io.nats.jetstream.api.v1.consumer_reset_response",
         ApiKind::PauseConsumer => "io.nats.jetstream.api.v1.consumer_pause_response",
-        ApiKind::Unknown => "io.nats.jetstream.api.v1.system_response",
     }
 }
 
@@ -75,8 +80,7 @@ pub(super) fn refused(call: ApiKind, refused: &ApiError) -> Vec<u8> {
         | ApiKind::DeleteMessage
         | ApiKind::CreateConsumer
         | ApiKind::DeleteConsumer
-        | ApiKind::ConsumerInfo
-        | ApiKind::Unknown => {}
+        | ApiKind::ConsumerInfo => {}
     }
     json.finish().into_bytes()
 }
@@ -89,17 +93,20 @@ fn paged(json: &mut Object) {
 
 pub(super) fn answered(call: ApiKind, answer: &Answer) -> Vec<u8> {
     let mut json = Object::new(match answer {
-        Answer::Stream(_) | Answer::Consumer(_) => 1_024,
+        Answer::Stream(_) | Answer::Created(_) | Answer::Consumer(_) => 1_024,
         Answer::Message(message) => 192 + message.payload.len() * 4 / 3 + message.headers.wire_len() * 4 / 3,
         Answer::Purged(_) | Answer::Deleted | Answer::Paused(_) => 192,
     });
     json.text("type", response_type(call));
     match answer {
-        Answer::Stream(info) => {
-            if call == ApiKind::StreamInfo {
-                paged(&mut json);
-            }
-            stream(&mut json, info);
+        Answer::Stream(info) if call == ApiKind::StreamInfo => {
+            paged(&mut json);
+            stream(&mut json, info, Asked::ForInfo);
+        }
+        Answer::Stream(info) => stream(&mut json, info, Asked::Otherwise),
+        Answer::Created(info) => {
+            stream(&mut json, info, Asked::Otherwise);
+            json.truth("did_create", true);
         }
         Answer::Consumer(info) => {
             consumer(&mut json, info);
@@ -154,6 +161,13 @@ fn consumer(json: &mut Object, info: &ConsumerInfo) {
         json.number("pause_remaining", left.as_nanos());
     }
     json.time("ts", info.now_nanos);
+    // The server shows the first group only. Nobody is ever pinned here.
+    if let Some(group) = info.config.priority.as_ref().and_then(|priority| priority.groups.first()) {
+        let mut state = Object::new(64);
+        state.text("group", group);
+        state.time_or_never("pinned_ts", None);
+        json.list_of("priority_groups", state);
+    }
 }
 
 fn sequences(pair: SequencePair, last: Option<i64>) -> Object {
@@ -166,7 +180,14 @@ fn sequences(pair: SequencePair, last: Option<i64>) -> Object {
     json
 }
 
-fn stream(json: &mut Object, info: &StreamInfo) {
+/// What a stream was asked; only an answer about it names the leader, which is the server itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    ForInfo,
+    Otherwise,
+}
+
+fn stream(json: &mut Object, info: &StreamInfo, asked: Asked) {
     json.object("config", config::stream(&info.config));
     json.time("created", info.created_nanos);
     let mut state = Object::new(256);
@@ -184,5 +205,10 @@ fn stream(json: &mut Object, info: &StreamInfo) {
     }
     state.number("consumer_count", info.consumers);
     json.object("state", state);
+    if asked == Asked::ForInfo {
+        let mut cluster = Object::new(40);
+        cluster.text("leader", SERVER_NAME);
+        json.object("cluster", cluster);
+    }
     json.time("ts", info.now_nanos);
 }

@@ -6,23 +6,26 @@ use super::{
     config::{ConsumerBody, StreamBody, read_time},
     request::two_tokens,
 };
-use crate::message::{ApiCall, ApiError, ApiKind, PurgeScope, Which};
+use crate::{
+    call::{ApiCall, ApiKind, PurgeScope, Which},
+    message::ApiError,
+};
 
-/// The call behind `$JS.API.`.
-pub(super) fn call(call: &str, body: &[u8]) -> ApiCall {
-    let (kind, read) = match call.split_once('.') {
-        Some(("STREAM", rest)) => stream_call(rest, body),
-        Some(("CONSUMER", rest)) => consumer_call(rest, body),
-        Some(_) | None => (ApiKind::Unknown, Err(ApiError::bad_request())),
+/// The call behind `$JS.API.`; `None` where the server knows none, and does not answer.
+pub(super) fn call(call: &str, body: &[u8]) -> Option<ApiCall> {
+    let (kind, read) = match call.split_once('.')? {
+        ("STREAM", rest) => stream_call(rest, body)?,
+        ("CONSUMER", rest) => consumer_call(rest, body)?,
+        (_, _) => return None,
     };
-    read.unwrap_or_else(|error| ApiCall::Unreadable { kind, error })
+    Some(read.unwrap_or_else(|error| ApiCall::Unreadable { kind, error }))
 }
 
-type ReadCall = (ApiKind, Result<ApiCall, ApiError>);
+type ReadCall = Option<(ApiKind, Result<ApiCall, ApiError>)>;
 
 fn stream_call(call: &str, body: &[u8]) -> ReadCall {
-    let Some((verb, stream)) = call.rsplit_once('.') else { return (ApiKind::Unknown, Err(ApiError::bad_request())) };
-    match verb {
+    let (verb, stream) = call.rsplit_once('.')?;
+    Some(match verb {
         "CREATE" => (ApiKind::CreateStream, StreamBody::read(stream, body).map(ApiCall::CreateStream)),
         "UPDATE" => (ApiKind::UpdateStream, StreamBody::read(stream, body).map(ApiCall::UpdateStream)),
         "DELETE" => (ApiKind::DeleteStream, Ok(ApiCall::DeleteStream(stream.into()))),
@@ -30,25 +33,24 @@ fn stream_call(call: &str, body: &[u8]) -> ReadCall {
         "PURGE" => (ApiKind::Purge, purge(stream, body)),
         "MSG.GET" => (ApiKind::GetMessage, get(stream, body)),
         "MSG.DELETE" => (ApiKind::DeleteMessage, delete(stream, body)),
-        _ => (ApiKind::Unknown, Err(ApiError::bad_request())),
-    }
+        _ => return None,
+    })
 }
 
 fn consumer_call(call: &str, body: &[u8]) -> ReadCall {
-    let unknown = || (ApiKind::Unknown, Err(ApiError::bad_request()));
-    let Some((verb, rest)) = call.split_once('.') else { return unknown() };
+    let (verb, rest) = call.split_once('.')?;
     if verb == "CREATE" {
         // The filter of a consumer can follow its name; the body holds it as well.
         let mut tokens = rest.splitn(3, '.');
-        let (Some(stream), name) = (tokens.next(), tokens.next()) else { return unknown() };
-        return (ApiKind::CreateConsumer, ConsumerBody::read(stream, name, body));
+        let (stream, name) = (tokens.next()?, tokens.next());
+        return Some((ApiKind::CreateConsumer, ConsumerBody::read(stream, name, body)));
     }
-    let Some((stream, consumer)) = two_tokens(rest.strip_prefix("CREATE.").unwrap_or(rest)) else { return unknown() };
+    let (stream, consumer) = two_tokens(rest.strip_prefix("CREATE.").unwrap_or(rest))?;
     if verb == "DURABLE" {
-        return (ApiKind::CreateConsumer, ConsumerBody::read(stream, Some(consumer), body));
+        return Some((ApiKind::CreateConsumer, ConsumerBody::read(stream, Some(consumer), body)));
     }
     let (stream, consumer) = (stream.into(), consumer.into());
-    match verb {
+    Some(match verb {
         "INFO" => (ApiKind::ConsumerInfo, Ok(ApiCall::ConsumerInfo { stream, consumer })),
         "DELETE" => (ApiKind::DeleteConsumer, Ok(ApiCall::DeleteConsumer { stream, consumer })),
         "RESET" => {
@@ -64,8 +66,8 @@ fn consumer_call(call: &str, body: &[u8]) -> ReadCall {
             let call = until.map(|until_nanos| ApiCall::PauseConsumer { stream, consumer, until_nanos });
             (ApiKind::PauseConsumer, call)
         }
-        _ => unknown(),
-    }
+        _ => return None,
+    })
 }
 
 #[derive(Deserialize, Default)]

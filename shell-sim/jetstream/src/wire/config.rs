@@ -9,8 +9,9 @@ use serde::Deserialize;
 
 use super::{body, json::Object};
 use crate::{
+    call::{ApiCall, ConsumerAction},
     config::{ConsumerConfig, DeliverPolicy, Discard, PriorityGroups, PriorityPolicy, StreamConfig},
-    message::{ApiCall, ApiError, ConsumerAction},
+    message::ApiError,
 };
 
 /// What the server adds to configurations: its version, the API level it has, and the one that the configuration needs.
@@ -120,6 +121,10 @@ pub(super) fn consumer(config: &ConsumerConfig) -> Object {
                 PriorityPolicy::Prioritized => "prioritized",
             },
         );
+        if priority.policy == PriorityPolicy::PinnedClient {
+            let timeout = if priority.timeout.is_zero() { Duration::from_secs(120) } else { priority.timeout };
+            json.number("priority_timeout", nanos(timeout));
+        }
     }
     json
 }
@@ -231,8 +236,7 @@ struct ConsumerFields {
     pause_until: Option<String>,
     priority_groups: Vec<Arc<str>>,
     priority_policy: Option<String>,
-    #[serde(rename = "priority_timeout")]
-    _priority_timeout: i64,
+    priority_timeout: i64,
     /// Kept by the server and told again; this model drops them.
     #[serde(rename = "description")]
     _description: String,
@@ -316,7 +320,8 @@ impl ConsumerFields {
             Some("prioritized") => PriorityPolicy::Prioritized,
             Some(_) => return Err(ApiError::new(400, 10_025, "invalid JSON: unknown priority policy")),
         };
-        Ok(Some(PriorityGroups { policy, groups: self.priority_groups.clone() }))
+        let timeout = positive(self.priority_timeout).map(Duration::from_nanos).unwrap_or_default();
+        Ok(Some(PriorityGroups { policy, groups: self.priority_groups.clone(), timeout }))
     }
 }
 

@@ -90,6 +90,12 @@ impl Object {
         }
     }
 
+    /// A list of one object.
+    pub(crate) fn list_of(&mut self, name: &str, value: Self) {
+        self.name(name);
+        self.list([value], |text, value| text.push_str(&value.finish()));
+    }
+
     pub(crate) fn object(&mut self, name: &str, value: Self) {
         self.name(name);
         self.text.push_str(&value.finish());

@@ -118,6 +118,18 @@ impl Received {
         Ok(Self { status, headers, ..self })
     }
 
+    /// The header block as the protocol writes it; empty where there is none.
+    #[must_use]
+    pub fn header_block(&self) -> Vec<u8> {
+        let block = self.headers.to_bytes();
+        let Some(status) = &self.status else { return block.into_owned() };
+        let space = if status.text.is_empty() { "" } else { " " };
+        let mut written = format!("NATS/1.0 {}{space}{}\r\n", status.code, status.text).into_bytes();
+        let lines = block.strip_prefix(b"NATS/1.0\r\n").unwrap_or(b"\r\n");
+        written.extend_from_slice(lines);
+        written
+    }
+
     /// The length of the message as the protocol writes it: what it takes of a client's pending bytes. `to` is the subject of
     /// the inbox, `sid` the subscription's id.
     #[must_use]

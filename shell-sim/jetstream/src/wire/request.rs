@@ -17,7 +17,7 @@ pub fn request(subject: Arc<str>, reply: Option<Inbox>, headers: Headers, payloa
     if let Some(call) = subject.strip_prefix("$JS.API.") {
         let reply = reply?;
         let Some((stream, consumer)) = call.strip_prefix("CONSUMER.MSG.NEXT.").and_then(two_tokens) else {
-            return Some(Request::Api { reply, call: Box::new(body::call(call, &payload)) });
+            return Some(Request::Api { reply, call: Box::new(body::call(call, &payload)?) });
         };
         let (stream, consumer) = (stream.into(), consumer.into());
         return Some(match Pull::parse(&payload) {

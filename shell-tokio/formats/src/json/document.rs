@@ -39,7 +39,7 @@ impl<'a> Document<'a> {
             if part.get().starts_with(['{', '[']) {
                 syntax(&error, line)
             } else {
-                Broken::expected(line, "an object", part.get())
+                Broken::new(line, format!("expected an object, found {}", kind(part)))
             }
         })
     }
@@ -48,7 +48,7 @@ impl<'a> Document<'a> {
     pub(crate) fn list(&mut self, part: &'a RawValue) -> Result<Vec<&'a RawValue>, Broken> {
         let line = self.line_of(part);
         if !part.get().starts_with('[') {
-            return Err(Broken::expected(line, "a list", part.get()).with(Remedy::ExportAgain));
+            return Err(Broken::new(line, format!("expected a list, found {}", kind(part))).with(Remedy::ExportAgain));
         }
         let elements: Vec<&RawValue> = self.element::<Elements<'a>>(part)?.0;
         if elements.len() > MAX_ELEMENTS { Err(too_many(line)) } else { Ok(elements) }
@@ -74,6 +74,18 @@ impl<'a> Document<'a> {
             }
         }
         Ok(())
+    }
+}
+
+/// What a value is. What it says may be a word of a call, and is not repeated.
+fn kind(value: &RawValue) -> &'static str {
+    match value.get().as_bytes().first() {
+        Some(b'{') => "an object",
+        Some(b'[') => "a list",
+        Some(b'"') => "a text",
+        Some(b't' | b'f') => "true or false",
+        Some(b'n') => "null",
+        Some(_) | None => "a number",
     }
 }
 
@@ -119,7 +131,9 @@ pub(crate) fn syntax(error: &serde_json::Error, first: u64) -> Broken {
     let place = format!(" at line {} column {}", error.line(), error.column());
     let text = error.to_string();
     let what = text.strip_suffix(&place).unwrap_or(&text);
-    let what = if error.is_eof() {
+    let what = if error.is_data() && !what.starts_with("duplicate field") {
+        format!("expected a field of another type (column {})", error.column())
+    } else if error.is_eof() {
         format!("expected more of the JSON, found its end (column {})", error.column())
     } else {
         format!("this is not the JSON of a transcript: {} (column {})", what.escape_debug(), error.column())

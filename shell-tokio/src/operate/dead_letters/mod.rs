@@ -33,6 +33,7 @@ use transcript_core::{
 pub use self::render::{Whole, render, table};
 use crate::{
     cli::Which,
+    error_line::error_line,
     operate::audit::summaries::{BATCH, Found, Summaries},
     operate::history::{History, HistoryError, Parts, Reading, Record, Start},
 };
@@ -282,8 +283,7 @@ async fn discard_one(history: &History, sequence: u64) -> Result<Done, HistoryEr
 }
 
 fn failed(error: &HistoryError) -> Done {
-    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
-    Done::Failed { error: format!("{error}{cause}") }
+    Done::Failed { error: error_line(error) }
 }
 
 /// What stands at a place of the stream.
@@ -321,7 +321,8 @@ async fn survey(history: &History, database: &Database) -> Result<Vec<StoredDead
         .filter_map(|dead_letter| Some((dead_letter.stream_sequence?, dead_letter.sequence)))
         .collect();
     for dead_letter in &mut dead_letters {
-        let is_settled = dead_letter.session.as_ref().is_some_and(|session| settled.contains(session.key().as_str()));
+        let session = sessions.get(&dead_letter.sequence);
+        let is_settled = session.is_some_and(|session| settled.contains(session.key().as_str()));
         dead_letter.state = match redriven.get(&dead_letter.sequence) {
             _ if is_settled => State::Settled,
             Some(&redriven_as) => {

@@ -198,6 +198,7 @@ async fn ensure_object(
     request: &Request,
     report: &mut Report,
 ) -> Result<(), SetupError> {
+    let mut not_taken = None;
     for _ in 0..ROUNDS {
         let Some(existing) = read(js, object, request.api).await? else {
             if let Err(refusal) = elsewhere::check(js, object, request).await {
@@ -219,7 +220,11 @@ async fn ensure_object(
         let mut config = config;
         if !differences.is_empty() {
             let Some(answer) = submit(js, object, "update", &config).await? else { continue };
-            object.verify(&answer)?;
+            if let Err(error) = object.verify(&answer) {
+                // The answer may tell of another process's update.
+                not_taken = Some(error);
+                continue;
+            }
             report.changes.extend(differences.into_iter().map(|difference| object.change(difference)));
             config = answer;
         }
@@ -228,7 +233,7 @@ async fn ensure_object(
         report.warnings.extend(object.warnings(&config));
         return pause(js, object, &config, request, report).await;
     }
-    Err(SetupError::Contended { object: object.name.clone() })
+    Err(not_taken.unwrap_or_else(|| SetupError::Contended { object: object.name.clone() }))
 }
 
 /// Ends the pause of a consumer where that is asked for, and tells of it otherwise. It is not part of what an update changes

@@ -1,38 +1,33 @@
 //! The loop that carries out what the core decides, and decides nothing.
 
-use std::{future, sync::Arc, time::Duration};
+use std::time::Duration;
 
 use tokio::{
-    sync::{mpsc, oneshot, watch},
-    task::{JoinHandle, JoinSet},
-    time::sleep_until,
+    sync::mpsc,
+    time::{Instant, sleep_until},
 };
+use transcript_client::jetstream::{self, Frame, JetStream, Note};
 use transcript_client::mongodb::{Load, Mark, Request};
 use transcript_core::{
-    Acknowledgement, Done, Effect, EffectKind, FailureKind, Input, Notice, Output, Processor, Report, WakeUp,
+    Acknowledgement, Done, Effect, EffectKind, FailureKind, Input, Notice, Output, Processor, Report, Server, Time,
     ids::{EffectId, Key},
 };
 
-use crate::{
-    broker::{Broker, Puller},
-    service::clock::Clock,
-    service::mongodb::Store,
-    service::record::Tape,
-};
+use super::{clock::Clock, mongodb::Store, nats::Socket, record::Tape, watchdog::Turns};
 
 /// The most inputs that are taken at once.
 const INPUTS: usize = 256;
-/// How long telling the server may take that no more messages are wanted: nothing, unless the connection is stuck.
-const STOP: Duration = Duration::from_millis(500);
+/// How often the loop turns where nothing happens, so that one that stands still is told from one that waits.
+const TURN: Duration = Duration::from_secs(1);
 
 /// Who carries out effects; what became of them comes back as inputs of the driver.
 pub trait Servers {
-    /// Begins the effect.
+    /// Begins an effect of the store.
     fn perform(&mut self, id: EffectId, effect: Effect);
-    /// Says that a delivery is still worked on.
-    fn in_progress(&mut self, reply: Arc<str>);
-    /// Begins to end the deliveries. [`Input::DeliveriesStopped`] comes behind the last of them.
-    fn stop_deliveries(&mut self);
+    /// Writes a frame to NATS.
+    fn send(&mut self, frame: Frame);
+    /// Sets the stream and the consumer up, which are missing or not as they must be.
+    fn set_up(&mut self, problem: String);
 }
 
 /// The real servers.
@@ -41,55 +36,30 @@ pub struct RealServers {
     /// MongoDB.
     pub store: Store,
     /// NATS.
-    pub broker: Broker,
-    /// The deliveries.
-    pub deliveries: Option<Deliveries>,
-    /// Where what becomes of them is told.
-    pub inputs: mpsc::UnboundedSender<Input>,
-}
-
-/// Everything that brings new jobs, at work.
-#[derive(Debug)]
-pub struct Deliveries {
-    stop: oneshot::Sender<()>,
-    stopped: JoinHandle<()>,
-    /// What finds jobs elsewhere than in the pull requests; it is ended at once.
-    others: JoinSet<()>,
-}
-
-impl Deliveries {
-    /// Starts the puller, beside `others` that are at work already.
-    #[must_use]
-    pub fn start(puller: Puller, others: JoinSet<()>) -> Self {
-        let (stop, told) = oneshot::channel();
-        Self { stop, stopped: tokio::spawn(puller.run(told)), others }
-    }
-
-    async fn stop(mut self) {
-        self.others.shutdown().await;
-        // A puller that cannot be told is gone already.
-        let told = self.stop.send(()).is_ok();
-        if told && tokio::time::timeout(STOP, self.stopped).await.is_err() {
-            tracing::warn!("NATS could not be told within {STOP:?} that no more messages are wanted");
-        }
-    }
+    pub nats: Socket,
+    /// Takes what is wrong with the stream or the consumer.
+    pub repair: mpsc::Sender<String>,
 }
 
 /// The loop's parts.
 #[derive(Debug)]
 pub struct Driver<S> {
-    /// Who decides.
+    /// Who decides about calls.
     pub processor: Processor,
+    /// Who knows how to ask JetStream.
+    pub client: JetStream,
     /// Who carries out.
     pub servers: S,
     /// The time.
     pub clock: Clock,
-    /// Deliveries and reports.
+    /// Reports of the store, and what others find for the core.
     pub inputs: mpsc::UnboundedReceiver<Input>,
-    /// How many deliveries the core has taken and wants, all together since the start.
-    pub allowance: watch::Sender<u64>,
+    /// What comes from NATS.
+    pub nats: mpsc::UnboundedReceiver<jetstream::Input>,
     /// Where what the core is told is recorded.
     pub tape: Option<Tape>,
+    /// Where it is counted that the loop turns.
+    pub turns: Turns,
 }
 
 /// How a run ended.
@@ -100,8 +70,6 @@ pub enum Ended {
         /// Jobs that the grace time left to redelivery.
         abandoned: u64,
     },
-    /// It was stopped at once; jobs under way are left to redelivery.
-    Stopped,
 }
 
 /// What an operator asks of a running processor.
@@ -109,23 +77,20 @@ pub enum Ended {
 pub enum Signal {
     /// Come to an end.
     Drain,
-    /// End now.
-    Stop,
 }
 
 impl<S: Servers> Driver<S> {
-    /// Drives the core until it has drained or is stopped.
+    /// Drives the core until it has drained.
     pub async fn run(mut self, signals: &mut mpsc::UnboundedReceiver<Signal>) -> Ended {
-        let mut inputs = Vec::with_capacity(INPUTS);
+        let (mut inputs, mut received) = (Vec::with_capacity(INPUTS), Vec::with_capacity(INPUTS));
         loop {
-            let Some(wake_up) = self.carry_out() else {
+            let Some(wake_ups) = self.carry_out() else {
                 return Ended::Drained { abandoned: self.processor.counters().abandoned };
             };
-            self.allow();
+            self.turns.count();
             tokio::select! {
                 Some(signal) = signals.recv() => match signal {
                     Signal::Drain => self.handle(Input::Drain),
-                    Signal::Stop => return Ended::Stopped,
                 },
                 taken = self.inputs.recv_many(&mut inputs, INPUTS) => {
                     debug_assert!(taken > 0, "the servers hold a sender");
@@ -137,7 +102,22 @@ impl<S: Servers> Driver<S> {
                         }
                     }
                 }
-                () = until(self.clock, wake_up) => self.handle(Input::Woken),
+                taken = self.nats.recv_many(&mut received, INPUTS) => {
+                    debug_assert!(taken > 0, "the socket holds a sender");
+                    for input in received.drain(..) {
+                        self.client.handle(self.clock.now(), input);
+                        if self.carry_out().is_none() {
+                            break;
+                        }
+                    }
+                }
+                () = until(self.clock, wake_ups) => {
+                    let now = self.clock.now();
+                    if wake_ups.core.is_some_and(|at| at <= now) {
+                        self.handle(Input::Woken);
+                    }
+                    self.client.handle(now, jetstream::Input::Woken);
+                }
             }
         }
     }
@@ -153,6 +133,19 @@ impl<S: Servers> Driver<S> {
         let job = self.processor.handle(now, input);
         if let Some(copied) = copied {
             tape.put(now, job, copied);
+        }
+    }
+
+    /// Carries out everything that the core and the client have to say, and gives their wake-ups; `None` once the core has
+    /// drained.
+    fn carry_out(&mut self) -> Option<WakeUps> {
+        loop {
+            let core = self.carry_out_core()?;
+            let deliveries = self.processor.allowance();
+            self.client.handle(self.clock.now(), jetstream::Input::Allow { deliveries });
+            if let Told::Nothing { client } = self.carry_out_client() {
+                return Some(WakeUps { core, client });
+            }
         }
     }
 
@@ -198,27 +191,66 @@ impl<S: Servers> Driver<S> {
         }
     }
 
-    /// Carries out everything that the core has to say, and gives its wake-up; `None` once it has drained.
-    fn carry_out(&mut self) -> Option<Option<WakeUp>> {
+    fn carry_out_core(&mut self) -> Option<Option<Time>> {
         loop {
             match self.processor.poll_output() {
                 Output::Perform { id, effect } => {
                     log_effect(id, &effect);
-                    self.servers.perform(id, effect);
+                    match effect.kind().server() {
+                        Server::Mongodb => self.servers.perform(id, effect),
+                        Server::Nats => {
+                            self.client.handle(self.clock.now(), jetstream::Input::Perform { id, effect });
+                        }
+                    }
                 }
-                Output::InProgress { reply } => self.servers.in_progress(reply),
-                Output::StopDeliveries => self.servers.stop_deliveries(),
+                Output::InProgress { reply } => {
+                    self.client.handle(self.clock.now(), jetstream::Input::InProgress { reply });
+                }
+                Output::StopDeliveries => {
+                    self.client.handle(self.clock.now(), jetstream::Input::StopDeliveries);
+                }
                 Output::Notice(notice) => log_notice(&notice),
-                Output::Wait(wake_up) => return Some(wake_up),
+                Output::Wait(wake_up) => return Some(wake_up.map(|wake_up| wake_up.at)),
                 Output::Drained => return None,
             }
         }
     }
 
-    fn allow(&self) {
-        let allowance = self.processor.allowance();
-        self.allowance.send_if_modified(|value| std::mem::replace(value, allowance) != allowance);
+    /// Carries out what the client has to say.
+    fn carry_out_client(&mut self) -> Told {
+        let mut told = false;
+        loop {
+            match self.client.poll_output() {
+                jetstream::Output::Send(frame) => self.servers.send(frame),
+                jetstream::Output::Tell(input) => {
+                    self.handle(input);
+                    told = true;
+                }
+                jetstream::Output::SetUp { problem } => self.servers.set_up(problem),
+                jetstream::Output::Note(note) => log_note(&note),
+                jetstream::Output::Wait(_) if told => return Told::Something,
+                jetstream::Output::Wait(wake_up) => {
+                    return Told::Nothing { client: wake_up.map(|wake_up| wake_up.at) };
+                }
+            }
+        }
     }
+}
+
+/// Whether the client has told the core something.
+enum Told {
+    Something,
+    Nothing {
+        /// When the client wants to be woken.
+        client: Option<Time>,
+    },
+}
+
+/// When the core and the client want to be woken.
+#[derive(Debug, Clone, Copy)]
+struct WakeUps {
+    core: Option<Time>,
+    client: Option<Time>,
 }
 
 impl Servers for RealServers {
@@ -230,39 +262,70 @@ impl Servers for RealServers {
                 self.store.ask(id, Request::Load(load));
             }
             Effect::Save { summary } => self.store.ask(id, Request::Save { summary }),
-            Effect::Publish { key, announcement, notification } => {
-                self.broker.publish(id, key, announcement, notification);
-            }
             Effect::Check { key } => self.store.ask(id, Request::Check { key }),
             Effect::Mark { key, announcement, segments, notified } => {
                 self.store.ask(id, Request::Mark(Mark { key, announcement, segments, notified }));
             }
-            Effect::DeadLetter { dead_letter } => self.broker.dead_letter(id, dead_letter),
-            Effect::Republish { stream_sequence, ended } => self.broker.republish(id, stream_sequence, ended),
-            Effect::Acknowledge { reply, acknowledgement, .. } => self.broker.acknowledge(id, reply, acknowledgement),
+            Effect::Publish { .. }
+            | Effect::DeadLetter { .. }
+            | Effect::Republish { .. }
+            | Effect::Acknowledge { .. } => {}
         }
     }
 
-    fn in_progress(&mut self, reply: Arc<str>) {
-        self.broker.in_progress(reply);
+    fn send(&mut self, frame: Frame) {
+        self.nats.send(frame);
     }
 
-    fn stop_deliveries(&mut self) {
-        let (deliveries, inputs) = (self.deliveries.take(), self.inputs.clone());
-        tokio::spawn(async move {
-            if let Some(deliveries) = deliveries {
-                deliveries.stop().await;
-            }
-            // A driver that has ended has nothing to be told.
-            drop(inputs.send(Input::DeliveriesStopped));
-        });
+    fn set_up(&mut self, problem: String) {
+        // One that is being repaired is told of already.
+        drop(self.repair.try_send(problem));
     }
 }
 
-async fn until(clock: Clock, wake_up: Option<WakeUp>) {
-    match wake_up {
-        Some(wake_up) => sleep_until(clock.at(wake_up.at).into()).await,
-        None => future::pending().await,
+/// Waits for a wake-up, and no longer than a turn.
+async fn until(clock: Clock, WakeUps { core, client }: WakeUps) {
+    let turn = Instant::now() + TURN;
+    let wake_up = core.into_iter().chain(client).min();
+    sleep_until(wake_up.map_or(turn, |at| turn.min(clock.at(at).into()))).await;
+}
+
+fn log_note(note: &Note) {
+    match note {
+        Note::PullRefused { status } => tracing::warn!(status, "JetStream ended a pull request"),
+        Note::PullSilent => tracing::debug!("a pull request must be forgotten: asking anew"),
+        Note::AdvisoryDropped => {
+            tracing::error!("too many messages used up their deliveries at once: the audit finds the others");
+        }
+        Note::UnreadableAdvisory => tracing::warn!("an advisory of JetStream cannot be read"),
+        Note::ConsumerUnknown { why } => tracing::debug!(why, "the consumer cannot be looked at"),
+        Note::SearchBegun => tracing::info!(
+            "the connection was lost while messages were asked for: those under way are read first, and no more are asked \
+             for meanwhile"
+        ),
+        Note::SearchEnded => tracing::info!("the messages under way were read"),
+        Note::SearchGivenUp => tracing::warn!(
+            "the stream cannot be read: if a message that no client can parse is in it, it will end the connection again"
+        ),
+        Note::Undeliverable { stream_sequence } => tracing::error!(
+            stream_sequence,
+            "a message cannot be delivered, because its header block cannot be parsed: it becomes a dead letter"
+        ),
+        Note::UndeliverableKept { stream_sequence } => {
+            tracing::warn!(
+                stream_sequence,
+                "a message that cannot be delivered is kept as a dead letter and terminated"
+            );
+        }
+        Note::UndeliverableFailed { stream_sequence, why } => {
+            tracing::warn!(stream_sequence, why, "a message that cannot be delivered could not be kept yet");
+        }
+        Note::PayloadMissing { stream_sequence } => {
+            tracing::warn!(
+                stream_sequence,
+                "a message came without its payload, which could not be read: it comes again"
+            );
+        }
     }
 }
 

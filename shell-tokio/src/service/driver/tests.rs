@@ -1,66 +1,86 @@
 use tokio::sync::mpsc;
-use transcript_core::{Delivery, Payload, Settings, WallTime};
+use transcript_client::jetstream::{Address, Message, Settings as ClientSettings, Status};
+use transcript_core::{Settings, WallTime};
 
 use super::*;
 
-/// Servers that hand over a last message while they are told that no more are wanted.
-struct LastMessage {
-    inputs: mpsc::UnboundedSender<Input>,
-    performed: mpsc::UnboundedSender<EffectKind>,
+/// A server that answers whatever it is asked.
+struct Answers {
+    received: mpsc::UnboundedSender<jetstream::Input>,
+    sent: mpsc::UnboundedSender<String>,
 }
 
-impl Servers for LastMessage {
-    fn perform(&mut self, id: EffectId, effect: Effect) {
-        self.performed.send(effect.kind()).expect("the test listens");
-        let report = match effect {
-            Effect::Republish { .. } => Report::Republished { stream_sequence: 2 },
-            Effect::Acknowledge { .. } => Report::Acknowledged,
-            Effect::Count { .. }
-            | Effect::Load { .. }
-            | Effect::Save { .. }
-            | Effect::Check { .. }
-            | Effect::Publish { .. }
-            | Effect::Mark { .. }
-            | Effect::DeadLetter { .. } => panic!("a call that is given back needs no {effect}"),
-        };
-        self.inputs.send(Input::Reported { effect: id, report }).expect("the driver listens");
+impl Servers for Answers {
+    fn perform(&mut self, _id: EffectId, effect: Effect) {
+        panic!("a call that is given back needs no {effect}");
     }
 
-    fn in_progress(&mut self, _reply: Arc<str>) {}
-
-    fn stop_deliveries(&mut self) {
-        let ended = br#"{"conversationId":"c","sessionId":"s","publishedSegments":0}"#;
-        let delivery = Delivery {
-            stream_sequence: 1,
-            attempt: 1,
-            stored_at: WallTime::from_millis(0),
-            received_at: WallTime::from_millis(0),
-            reply: "reply".into(),
-            redrive_of: None,
-            payload: Payload(ended.to_vec()),
+    fn send(&mut self, frame: Frame) {
+        let payload = String::from_utf8_lossy(&frame.payload).into_owned();
+        let Some(token) = frame.reply else { return };
+        let answer: &[u8] = if frame.subject.contains("MSG.GET") {
+            br#"{"error":{"code":404,"err_code":10037}}"#
+        } else {
+            self.sent.send(format!("{} {payload}", frame.subject)).expect("the test listens");
+            br#"{"stream":"TRANSCRIPTION","seq":2}"#
         };
-        self.inputs.send(Input::Delivered(delivery)).expect("the driver listens");
-        self.inputs.send(Input::DeliveriesStopped).expect("the driver listens");
+        self.received.send(received(token, None, None, answer)).expect("the driver listens");
     }
+
+    fn set_up(&mut self, problem: String) {
+        panic!("{problem}");
+    }
+}
+
+fn received(token: u64, reply: Option<&str>, status: Option<u16>, payload: &[u8]) -> jetstream::Input {
+    jetstream::Input::Received(Message {
+        to: Address::Inbox(token),
+        reply: reply.map(Into::into),
+        status: status.map(|code| Status { code, description: String::new() }),
+        headers: vec![],
+        payload: payload.to_vec(),
+        received_at: WallTime::from_millis(0),
+    })
+}
+
+/// A client that is connected and has asked for one message.
+fn client_with_an_open_pull(clock: Clock) -> (JetStream, u64) {
+    let mut client = JetStream::new(ClientSettings::default());
+    client.handle(clock.now(), jetstream::Input::Connected { max_payload: 1 << 20, failed_attempts: 0 });
+    client.handle(clock.now(), jetstream::Input::Allow { deliveries: 1 });
+    let mut pull = None;
+    while let jetstream::Output::Send(frame) = client.poll_output() {
+        pull = if frame.subject.contains("MSG.NEXT") { frame.reply } else { pull };
+    }
+    (client, pull.expect("a message is asked for"))
 }
 
 #[tokio::test]
 async fn a_message_that_comes_while_the_deliveries_stop_is_given_back() {
-    let (reports, inputs) = mpsc::unbounded_channel();
-    let (performed, mut seen) = mpsc::unbounded_channel();
-    let (signal, mut signals) = mpsc::unbounded_channel();
-    signal.send(Signal::Drain).expect("the driver listens");
+    let (_reports, inputs) = mpsc::unbounded_channel();
+    let (messages, nats) = mpsc::unbounded_channel();
+    let (sent, mut seen) = mpsc::unbounded_channel();
+    let (_signal, mut signals) = mpsc::unbounded_channel();
+    let clock = Clock::start();
+    let (mut client, pull) = client_with_an_open_pull(clock);
+    client.handle(clock.now(), jetstream::Input::StopDeliveries);
+    let (reply, ended) = ("$JS.ACK.TRANSCRIPTION.transcript-processor.1.1.1.0.0", ENDED.as_bytes());
+    messages.send(received(pull, Some(reply), None, ended)).expect("the driver listens");
     let settings = Settings { max_deliver: 1, ..Settings::default() };
     let driver = Driver {
         processor: Processor::new(settings).expect("the settings can work"),
-        servers: LastMessage { inputs: reports, performed },
-        clock: Clock::start(),
+        client,
+        servers: Answers { received: messages, sent },
+        clock,
         inputs,
-        allowance: watch::Sender::new(0),
+        nats,
         tape: None,
+        turns: Turns::default(),
     };
     assert_eq!(driver.run(&mut signals).await, Ended::Drained { abandoned: 0 });
     let mut all = vec![];
     seen.recv_many(&mut all, 10).await;
-    assert_eq!(all, [EffectKind::Republish, EffectKind::Acknowledge]);
+    assert_eq!(all, [format!("transcription.session-ended {ENDED}"), format!("{reply} +ACK")]);
 }
+
+const ENDED: &str = r#"{"conversationId":"c","sessionId":"s","publishedSegments":0}"#;
