@@ -134,7 +134,7 @@ impl Property for AMarkThatIsReportedIsStored {
         if let Observation::Asked { processor, id, effect: Effect::Mark { key, announcement, .. } } = seen {
             self.asked.insert((*processor, *id), (key.clone(), revision(*announcement)));
         }
-        if let Observation::Marked { key, announcement } = seen {
+        if let Observation::Marked { key, announcement, .. } = seen {
             self.stored.insert(((*key).clone(), revision(*announcement)));
         }
         let Observation::Reported { processor, id, report: Report::Marked } = seen else { return Ok(()) };
