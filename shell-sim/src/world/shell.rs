@@ -7,6 +7,7 @@ use std::{
     cell::{Cell, RefCell},
     collections::VecDeque,
     rc::Rc,
+    #[cfg(feature = "planted-bugs")]
     sync::Arc,
     time::Duration,
 };
@@ -19,6 +20,8 @@ use transcript_client::{
 };
 use transcript_core::{Delivery, Effect, Input, Output, Processor, Report, Time, WakeUp, WallTime, ids::EffectId};
 
+#[cfg(feature = "planted-bugs")]
+use super::planted;
 use super::{
     World, faults::Point, finders, mongo::MongoClient, nats, nats::NatsClient, store_socket::StoreSocket,
     tape::ProcessTape,
@@ -94,6 +97,8 @@ struct Driver {
     /// Where each call was acknowledged last; for planted bugs only.
     #[cfg(feature = "planted-bugs")]
     replies: std::collections::BTreeMap<transcript_core::ids::Key, Arc<str>>,
+    #[cfg(feature = "planted-bugs")]
+    planted: planted::Planted,
 }
 
 /// Which wake-ups have been served.
@@ -144,6 +149,8 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
         held: VecDeque::new(),
         #[cfg(feature = "planted-bugs")]
         replies: std::collections::BTreeMap::new(),
+        #[cfg(feature = "planted-bugs")]
+        planted: planted::Planted::new(world.plan.bug),
     };
     world.spawn_on(processor, driver.run());
     Handles { events, nats, mongo, core: kept, ack_wait }
@@ -156,6 +163,8 @@ fn pull_margin(world: &World) -> Duration {
 
 fn new_core(world: &World) -> Processor {
     let settings = world.settings.borrow().core();
+    #[cfg(feature = "planted-bugs")]
+    let settings = planted::settings(world.plan.bug, settings);
     #[cfg(feature = "planted-bugs")]
     if let Some(bug) = world.plan.bug.and_then(Bug::core) {
         return Processor::with_bug(settings, bug).expect("the plan's settings can work");
@@ -300,6 +309,13 @@ impl Driver {
         {
             self.replies.insert(ended.session.key(), Arc::clone(&delivery.reply));
         }
+        #[cfg(feature = "planted-bugs")]
+        if world.plan.bug.is_some() {
+            let told = self.planted.input(&self.core.borrow(), input);
+            told.into_iter().for_each(|input| self.tell(input));
+            std::mem::take(&mut self.planted.also).into_iter().for_each(|input| self.tell(input));
+            return;
+        }
         self.tell(input);
         if let Some(id) = reported.filter(|_| self.core.borrow().counters().ignored_reports > ignored) {
             world.saw(&Observation::Ignored { processor, id });
@@ -354,6 +370,15 @@ impl Driver {
         let processor = *processor;
         loop {
             let output = self.core.borrow_mut().poll_output();
+            #[cfg(feature = "planted-bugs")]
+            let output = if world.plan.bug.is_some() {
+                let said = self.planted.output(output);
+                std::mem::take(&mut self.planted.also).into_iter().for_each(|input| shared.events.push(Event::Core(input)));
+                let Some(said) = said else { continue };
+                said
+            } else {
+                output
+            };
             match output {
                 Output::Perform { id, effect } => {
                     world.saw(&Observation::Asked { processor, id, effect: &effect });
