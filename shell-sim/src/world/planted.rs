@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use transcript_core::{
-    Delivery, Effect, EffectKind, Input, Output, Processor, Report, Settings, Stored,
+    ConsumerSettings, Delivery, Effect, EffectKind, Input, Output, Processor, Report, Settings, Stored,
     ids::{JobId, Key, Session},
     summary::Summary,
 };
@@ -50,6 +50,9 @@ impl Planted {
         match (bug, input) {
             (Bug::HeartbeatsAfterFailure, Input::Reported { report: Report::Failed(_), .. })
             | (Bug::ExhaustedIgnored, Input::Exhausted(_)) => None,
+            (Bug::DrainBurnsAttempts, Input::Consumer(consumer)) => {
+                Some(Input::Consumer(ConsumerSettings { max_deliver: u64::MAX, ..consumer }))
+            }
             (Bug::DrainBurnsAttempts, Input::Delivered(delivery)) => {
                 Some(Input::Delivered(Delivery { attempt: 1, ..delivery }))
             }

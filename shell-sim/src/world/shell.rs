@@ -1,13 +1,13 @@
 //! A processor's process: the very core that production runs, and a shell that does what the real one does.
 //!
-//! Its requests to NATS are not those of `transcript-processor`: nothing is batched there. MongoDB is asked by the very
-//! client that production runs.
+//! NATS and MongoDB are asked by the very clients that production runs.
 
+#[cfg(feature = "planted-bugs")]
+use std::sync::Arc;
 use std::{
     cell::{Cell, RefCell},
     collections::VecDeque,
     rc::Rc,
-    sync::Arc,
     time::Duration,
 };
 
@@ -139,8 +139,6 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
         consumer_every: CONSUMER_EVERY,
         ..jetstream::Settings::default()
     };
-    #[cfg(feature = "planted-bugs")]
-    let bug = world.plan.bug;
     let driver = Driver {
         shared,
         core,
@@ -151,7 +149,7 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
         #[cfg(feature = "planted-bugs")]
         replies: std::collections::BTreeMap::new(),
         #[cfg(feature = "planted-bugs")]
-        planted: planted::Planted::new(bug),
+        planted: planted::Planted::new(world.plan.bug),
     };
     world.spawn_on(processor, driver.run());
     Handles { events, nats, mongo, core: kept, ack_wait }
@@ -374,7 +372,9 @@ impl Driver {
             #[cfg(feature = "planted-bugs")]
             let output = if world.plan.bug.is_some() {
                 let said = self.planted.output(output);
-                self.told.extend(std::mem::take(&mut self.planted.also));
+                std::mem::take(&mut self.planted.also)
+                    .into_iter()
+                    .for_each(|input| shared.events.push(Event::Core(input)));
                 let Some(said) = said else { continue };
                 said
             } else {
