@@ -1,14 +1,13 @@
 //! A processor's process: the very core that production runs, and a shell that does what the real one does.
 //!
-//! Its requests to NATS are not those of `transcript-processor`: nothing is batched there. MongoDB is asked by the very
-//! client that production runs.
+//! NATS and MongoDB are asked by the very clients that production runs; only the sockets are others.
 
+#[cfg(feature = "planted-bugs")]
+use std::sync::Arc;
 use std::{
     cell::{Cell, RefCell},
     collections::VecDeque,
     rc::Rc,
-    #[cfg(feature = "planted-bugs")]
-    sync::Arc,
     time::Duration,
 };
 
@@ -373,7 +372,9 @@ impl Driver {
             #[cfg(feature = "planted-bugs")]
             let output = if world.plan.bug.is_some() {
                 let said = self.planted.output(output);
-                std::mem::take(&mut self.planted.also).into_iter().for_each(|input| shared.events.push(Event::Core(input)));
+                std::mem::take(&mut self.planted.also)
+                    .into_iter()
+                    .for_each(|input| shared.events.push(Event::Core(input)));
                 let Some(said) = said else { continue };
                 said
             } else {
