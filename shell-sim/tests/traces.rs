@@ -149,7 +149,10 @@ fn a_broken_promise_is_the_last_word_of_a_trace() {
 fn a_planted_bug_of_the_core_is_in_the_trace_and_shows_in_its_replay() {
     let plan = one_call(vec![], Some(Bug::NoSettling));
     let trace = record("no settling", &plan);
-    let with_bug = |header: &Header| Processor::with_bug(header.settings.clone(), transcript_core::Bug::NoSettling);
+    let with_bug = |header: &Header| {
+        let quiet_period = std::time::Duration::ZERO;
+        Processor::new(transcript_core::Settings { settle_rounds: 1, quiet_period, ..header.settings.clone() })
+    };
     let replayed_with = replay(Reader::new(trace.as_slice()), with_bug);
     assert!(replayed_with.is_ok_and(|replayed| replayed.outputs > 5));
     let problem = replayed(&trace).expect_err("a core without the bug does otherwise");

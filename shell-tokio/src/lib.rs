@@ -11,8 +11,10 @@
 
 pub mod cli;
 pub mod connect;
+pub mod error_line;
 pub mod logging;
 pub mod operate;
+mod private_files;
 pub mod secret;
 pub mod service;
 pub mod traces;

@@ -10,10 +10,12 @@ use std::{
 
 use async_nats::jetstream;
 use mongodb::Database;
+use tokio::sync::mpsc;
 use transcript_core::event::SessionEnded;
 use transcript_processor::{
     cli::{AuditArgs, Cli, Command, DeadLettersCommand, NatsArgs, SetupArgs, ShowArgs, Which},
-    connect::{NatsConnection, connect_mongodb, connect_nats},
+    connect::{Logins, NatsConnection, connect_mongodb, connect_nats},
+    error_line::error_line,
     logging,
     operate::audit::{self, Incomplete, Options, Progress, Remedy, SESSIONS_A_PASS},
     operate::dead_letters::{self, Outcome, Whole},
@@ -22,8 +24,9 @@ use transcript_processor::{
         permissions::{Permissions, Refusals},
     },
     service::clock::Clock,
-    service::mongodb::describe,
-    service::run,
+    service::driver::Signal,
+    service::run::{self, Ends},
+    service::signals::{self, First},
     traces,
     transcripts::convert,
     transcripts::play,
@@ -56,18 +59,22 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(e) => return usage(&e),
     };
-    match start(&cli) {
+    let done = start(&cli);
+    logging::flush();
+    match done {
         Ok(Finding::Good) => ExitCode::SUCCESS,
         Ok(Finding::Bad) => ExitCode::from(FAILED),
         Err(e) if is_broken_pipe(e.as_ref()) => ExitCode::SUCCESS,
         Err(e) => {
-            report(&format!("error: {}", with_causes(e.as_ref())));
+            logging::report(&format!("error: {}", error_line(e.as_ref())));
             ExitCode::from(if e.is::<traces::Unreadable>() { USAGE } else { FAILED })
         }
     }
 }
 
 fn start(cli: &Cli) -> Result<Finding, Box<dyn Error>> {
+    let first = if let Command::Run(_) = cli.command { First::Drains } else { First::Ends };
+    let mut signals = signals::listen(first)?;
     logging::init(&cli.log)?;
     logging::log_panics();
     if let Some(done) = read_traces(&cli.command) {
@@ -79,28 +86,43 @@ fn start(cli: &Cli) -> Result<Finding, Box<dyn Error>> {
         Transcripts::Converted => return Ok(Finding::Good),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let done = runtime.block_on(command(cli, &transcripts));
+    let done = runtime.block_on(command(cli, &transcripts, &mut signals));
     // The process ends here. Tasks of the MongoDB driver that still wait for a server would panic if the runtime ended first.
     std::mem::forget(runtime);
     done
 }
 
-async fn command(cli: &Cli, transcripts: &[Transcript]) -> Result<Finding, Box<dyn Error>> {
+async fn command(
+    cli: &Cli,
+    transcripts: &[Transcript],
+    signals: &mut mpsc::UnboundedReceiver<Signal>,
+) -> Result<Finding, Box<dyn Error>> {
     let refusals = Refusals::default();
+    let logins = Logins::new(cli.login_timeout);
     let nats = async {
         match &cli.command {
             Command::Show(_) | Command::Convert(_) | Command::Replay(_) | Command::Trace(_) | Command::Timeline(_) => {
                 Ok(None)
             }
             Command::Run(_) | Command::Setup(_) | Command::Play(_) | Command::DeadLetters(_) | Command::Audit(_) => {
-                connect_nats(&cli.nats, cli.connect_timeout, &refusals).await.map(Some)
+                connect_nats(&cli.nats, cli.connect_timeout, &refusals, &logins).await.map(Some)
             }
         }
     };
-    let (nats, mongodb) = tokio::join!(nats, connect_mongodb(&cli.mongodb, cli.connect_timeout));
+    let connected = async { tokio::join!(nats, connect_mongodb(&cli.mongodb, cli.connect_timeout, &logins)) };
+    let (nats, mongodb) = tokio::select! {
+        connected = connected => connected,
+        Some(Signal::Drain) = signals.recv() => {
+            tracing::info!("stopped before it had begun");
+            return Ok(Finding::Good);
+        }
+    };
     let mongodb = mongodb?;
     let done = match nats {
-        Ok(nats) => perform(cli, nats, &refusals, &mongodb.database(&cli.mongodb.database), transcripts).await,
+        Ok(nats) => {
+            let ends = Ends { logins: &logins, signals };
+            perform(cli, nats, &refusals, &mongodb.database(&cli.mongodb.database), transcripts, ends).await
+        }
         Err(error) => Err(error.into()),
     };
     // A server that does not answer keeps the driver's tasks, and must not keep the process.
@@ -116,6 +138,7 @@ async fn perform(
     refusals: &Refusals,
     database: &Database,
     transcripts: &[Transcript],
+    ends: Ends<'_>,
 ) -> Result<Finding, Box<dyn Error>> {
     let Some(nats) = nats else {
         if let Command::Show(args) = &cli.command {
@@ -127,7 +150,7 @@ async fn perform(
     match &cli.command {
         Command::Run(args) => {
             let permissions = Permissions { refusals, api_prefix: cli.nats.js_api_prefix() };
-            run::run(nats, js, api, permissions, database.clone(), args).await?;
+            run::run(nats, js, api, permissions, database.clone(), args, ends).await?;
         }
         Command::Setup(args) => {
             let permissions = Permissions { refusals, api_prefix: cli.nats.js_api_prefix() };
@@ -147,7 +170,7 @@ async fn perform(
 
 /// Does what needs no server; `None` where the command is another one.
 fn read_traces(command: &Command) -> Option<Result<Finding, Box<dyn Error>>> {
-    let warn = |warning: &str| report(&format!("warning: {warning}"));
+    let warn = |warning: &str| logging::report(&format!("warning: {warning}"));
     let done = match command {
         Command::Replay(args) => traces::replay(args, &warn),
         Command::Trace(args) => traces::trace(args, &warn),
@@ -178,7 +201,7 @@ enum Transcripts {
 
 /// Reads the files of `play`, and does `convert`.
 fn read_transcripts(command: &Command) -> Result<Transcripts, Box<dyn Error>> {
-    let warn = |warning: &str| report(&format!("warning: {warning}"));
+    let warn = |warning: &str| logging::report(&format!("warning: {warning}"));
     match command {
         Command::Play(args) => {
             let transcripts = source::read_all(&args.source, args.cues.into(), &warn)?;
@@ -331,30 +354,6 @@ fn usage(error: &clap::Error) -> ExitCode {
     if error.print().is_err() || error.exit_code() != 0 { ExitCode::from(USAGE) } else { ExitCode::SUCCESS }
 }
 
-/// The error and its causes in one line. Some errors repeat their cause in their own text; it is then not said twice.
-fn with_causes(error: &(dyn Error + 'static)) -> String {
-    let mut line = told(error);
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let text = told(error);
-        if !line.contains(&text) {
-            line.push_str(": ");
-            line.push_str(&text);
-        }
-        cause = error.source();
-    }
-    line
-}
-
-/// The error's own text, in one line; that of MongoDB and its driver in our words, because theirs can quote a document.
-fn told(error: &(dyn Error + 'static)) -> String {
-    let mongodb = error
-        .downcast_ref::<mongodb::error::Error>()
-        .or_else(|| error.downcast_ref::<Box<mongodb::error::Error>>().map(Box::as_ref));
-    let text = mongodb.map_or_else(|| error.to_string(), describe);
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
 /// Whoever read the output has had enough of it, as `head` does.
 fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
     let mut error = Some(error);
@@ -365,9 +364,4 @@ fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
         error = e.source();
     }
     false
-}
-
-fn report(line: &str) {
-    // Where stderr is closed there is nobody left to tell.
-    drop(writeln!(io::stderr().lock(), "{line}"));
 }

@@ -36,6 +36,7 @@
 pub mod by_hand;
 pub mod calls;
 pub mod cargo;
+pub mod certificates;
 pub mod conformance;
 pub mod crash;
 pub mod load;

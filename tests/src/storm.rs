@@ -94,7 +94,7 @@ impl Storm {
         let system = Login { user: "system".to_owned(), password: "system".to_owned() };
         let config =
             format!("accounts {{ $SYS {{ users: [{{ user: {}, password: {} }}] }} }}", system.user, system.password);
-        let world = TestWorld::start_as(store, NatsOptions { config, login: None }).await?;
+        let world = TestWorld::start_as(store, NatsOptions { config, login: None, authority: None }).await?;
         let nats = NatsProxy::start(world.nats.process().address()).await?;
         let command = world
             .processor("run")

@@ -96,6 +96,16 @@ impl TestWorld {
         Self::with(database, Some(mongod), NatsOptions::default()).await
     }
 
+    /// A world with this mongod, and a nats-server that is more than the default.
+    ///
+    /// # Errors
+    ///
+    /// A server does not start.
+    pub async fn start_on(mongod: Mongod, options: NatsOptions) -> Result<Self, WorldError> {
+        let database = TestDatabase::on(&mongod).await?;
+        Self::with(database, Some(mongod), options).await
+    }
+
     /// A world with a nats-server that is more than the default.
     ///
     /// # Errors
@@ -115,6 +125,17 @@ impl TestWorld {
         let nats = NatsServer::start_with(options).await?;
         let client = nats.client().await.map_err(WorldError::nats)?;
         Ok(Self { database, mongod, nats, jetstream: jetstream::new(client.clone()), client })
+    }
+
+    /// Takes a new connection to NATS, where the server has new settings that do not let the old one in.
+    ///
+    /// # Errors
+    ///
+    /// The server does not let it in.
+    pub async fn connect_again(&mut self) -> Result<(), WorldError> {
+        self.client = self.nats.client().await.map_err(WorldError::nats)?;
+        self.jetstream = jetstream::new(self.client.clone());
+        Ok(())
     }
 
     /// The world's own mongod.

@@ -257,7 +257,7 @@ async fn says_why_there_is_no_server() -> TestResult {
 
 #[tokio::test]
 async fn a_mistake_in_the_configuration_is_shown() -> TestResult {
-    let options = NatsOptions { config: "no_such_setting: 7".to_owned(), login: None };
+    let options = NatsOptions { config: "no_such_setting: 7".to_owned(), login: None, authority: None };
     let error = NatsServer::start_with(options).await.expect_err("there is none").to_string();
     assert!(error.starts_with("nats-server ended (exit code 1) before it was ready"), "{error}");
     assert!(error.contains("no_such_setting"), "{error}");
@@ -268,7 +268,7 @@ async fn a_mistake_in_the_configuration_is_shown() -> TestResult {
 async fn lines_of_configuration_take_effect() -> TestResult {
     let config = "authorization { user: ana, password: secret }\nmax_payload: 2MB".to_owned();
     let login = Login { user: "ana".to_owned(), password: "secret".to_owned() };
-    let nats = NatsServer::start_with(NatsOptions { config, login: Some(login) }).await?;
+    let nats = NatsServer::start_with(NatsOptions { config, login: Some(login), authority: None }).await?;
     assert_eq!(nats.client().await?.server_info().max_payload, 2 * 1024 * 1024);
     assert!(async_nats::connect(nats.url()).await.is_err());
     Ok(())

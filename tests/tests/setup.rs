@@ -278,7 +278,8 @@ async fn an_account_without_jetstream_is_told() -> TestResult {
             WITHOUT { users: [{ user: bob, password: x }] }
         }"#;
     let login = Login { user: "ann".to_owned(), password: "x".to_owned() };
-    let nats = NatsServer::start_with(NatsOptions { config: config.to_owned(), login: Some(login) }).await?;
+    let nats =
+        NatsServer::start_with(NatsOptions { config: config.to_owned(), login: Some(login), authority: None }).await?;
     let world = TestWorld::start().await?;
     let url = nats.url().replace("nats://", "nats://bob:x@");
     let setup = world.processor("setup").environment("NATS_URL", url).start().await?;
@@ -291,7 +292,7 @@ async fn an_account_without_jetstream_is_told() -> TestResult {
 async fn a_login_in_the_address_is_used_and_never_shown() -> TestResult {
     let config = "authorization { user: ann, password: \"hunter/2\" }".to_owned();
     let login = Login { user: "ann".to_owned(), password: "hunter/2".to_owned() };
-    let nats = NatsServer::start_with(NatsOptions { config, login: Some(login) }).await?;
+    let nats = NatsServer::start_with(NatsOptions { config, login: Some(login), authority: None }).await?;
     let world = TestWorld::start().await?;
     for (password, code) in [("hunter%2F2", 0), ("hunter-wrong", 1)] {
         let url = nats.url().replace("nats://", &format!("nats://ann:{password}@"));

@@ -144,7 +144,7 @@ async fn world_of_bob(permissions: &str) -> Fallible<TestWorld> {
         ] }}"
     );
     let login = Login { user: "ann".to_owned(), password: "x".to_owned() };
-    let options = NatsOptions { config, login: Some(login) };
+    let options = NatsOptions { config, login: Some(login), ..NatsOptions::default() };
     Ok(TestWorld::start_as(StoreOf::AllWorlds, options).await?)
 }
 
@@ -240,10 +240,10 @@ async fn hub_and_leaf(hub_domain: &str, leaf_domain: &str) -> Fallible<HubAndLea
         format!("jetstream {{ store_dir: \"{}\"{domain} }}\n", store.path().display())
     };
     let of_hub = format!("{}leafnodes {{ host: 127.0.0.1, port: {port} }}", jetstream(&stores[0], hub_domain));
-    let hub = NatsServer::start_with(NatsOptions { config: of_hub, login: None }).await?;
+    let hub = NatsServer::start_with(NatsOptions { config: of_hub, ..NatsOptions::default() }).await?;
     let remotes = format!("leafnodes {{ remotes: [{{ url: \"nats://127.0.0.1:{port}\" }}] }}");
     let of_leaf = format!("{}{remotes}", jetstream(&stores[1], leaf_domain));
-    let leaf = NatsServer::start_with(NatsOptions { config: of_leaf, login: None }).await?;
+    let leaf = NatsServer::start_with(NatsOptions { config: of_leaf, ..NatsOptions::default() }).await?;
     // Something at the hub that answers the leaf node once they are connected.
     let at_hub = hub.client().await?;
     let mut asked = at_hub.subscribe("hello").await?;

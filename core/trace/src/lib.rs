@@ -50,6 +50,7 @@ pub mod cut;
 mod files;
 mod follow;
 mod format;
+mod json_error;
 mod processes;
 mod read;
 mod record;
@@ -63,6 +64,7 @@ pub use self::{
     files::{FilesError, TraceFiles, is_read_in_directory},
     follow::{Followed, Follower},
     format::{Content, Continues, Entry, FORMAT, Header, LeftOut, Line, Note, Said, Servers},
+    json_error::json_error,
     processes::{Begin, ProcessHeader, ProcessLine, Processes},
     read::{ReadError, Reader},
     record::Recorder,

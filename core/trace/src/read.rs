@@ -8,7 +8,10 @@ use std::{
 use serde::Deserialize;
 use thiserror::Error;
 
-use crate::format::{Entry, FORMAT, Header, Line};
+use crate::{
+    format::{Entry, FORMAT, Header, Line},
+    json_error::json_error,
+};
 
 /// The longest line, in bytes: beyond a page of the largest documents there is none.
 const LONGEST_LINE: u64 = 256 << 20;
@@ -143,7 +146,7 @@ impl<R: BufRead> Reader<R> {
     fn entry(&mut self) -> Result<Entry, ReadError> {
         let line = self.line;
         let entry: Entry = serde_json::from_slice(&self.buffer)
-            .map_err(|error| ReadError::Malformed { line, why: error.to_string() })?;
+            .map_err(|error| ReadError::Malformed { line, why: json_error(&error) })?;
         if entry.at.is_some_and(|at| at.as_micros() > LATEST) {
             return Err(ReadError::Malformed { line, why: "no processor has run for so long".to_owned() });
         }
@@ -157,7 +160,7 @@ impl<R: BufRead> Reader<R> {
 
     fn header(&mut self) -> Result<Header, ReadError> {
         let line = self.line;
-        let malformed = |error: serde_json::Error| ReadError::Malformed { line, why: error.to_string() };
+        let malformed = |error: serde_json::Error| ReadError::Malformed { line, why: json_error(&error) };
         let any: AnyHeader = match serde_json::from_slice(&self.buffer) {
             Ok(any) => any,
             Err(error) if self.last.is_some() => return Err(malformed(error)),

@@ -17,7 +17,7 @@ use transcript_core::{
 };
 
 pub use self::source::{CuesArg, LabelsArg, SourceArgs};
-use crate::secret::{MongodbUri, NatsUrls, Secret};
+use crate::secret::{MongodbUri, NatsUrls, Secret, SecretFile};
 
 const SERVERS: &str = "Servers";
 const LOGGING: &str = "Logging";
@@ -46,6 +46,14 @@ pub struct Cli {
         help = "How long to try to reach NATS and MongoDB at the start, 100ms to 1h"
     )]
     pub connect_timeout: Duration,
+    /// How long a login may stay refused.
+    #[arg(
+        long, env = "TRANSCRIPT_LOGIN_TIMEOUT", value_name = "DURATION", default_value = "2m", global = true,
+        help_heading = SERVERS, value_parser = parse::duration("1s", "1d"),
+        help = "How long NATS or MongoDB may go on refusing a login while run runs, 1s to 1d; then it drains and ends with \
+                exit code 1, so that it is started again with the credentials that hold then"
+    )]
+    pub login_timeout: Duration,
     /// What is logged, and how.
     #[command(flatten)]
     pub log: LogArgs,
@@ -71,7 +79,7 @@ impl Cli {
 
     fn check(&self) -> Result<(), String> {
         self.nats.check()?;
-        self.mongodb.uri.check().map_err(|e| format!("--mongodb-uri {}: {e}", self.mongodb.uri))?;
+        self.mongodb.check()?;
         match &self.command {
             Command::Run(args) => args.check(),
             Command::DeadLetters(args) => args.check(),
@@ -137,7 +145,8 @@ pub enum Command {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = SERVERS)]
 pub struct NatsArgs {
-    /// NATS server, nats://HOST:PORT or tls://USER:PASSWORD@HOST:PORT; several of one cluster are separated by commas
+    /// NATS server, nats://HOST:PORT or tls://USER:PASSWORD@HOST:PORT; several of one cluster are separated by commas. Where
+    /// one says tls://, every connection requires TLS, also to servers that the cluster advertises
     #[arg(
         id = "nats-url",
         long,
@@ -148,12 +157,12 @@ pub struct NatsArgs {
         global = true
     )]
     pub url: NatsUrls,
-    /// NATS credentials file (JWT and seed)
-    #[arg(id = "nats-creds", long, env = "NATS_CREDS", value_name = "FILE", global = true)]
-    pub creds: Option<PathBuf>,
-    /// File with the seed of a NATS nkey
-    #[arg(id = "nats-nkey", long, env = "NATS_NKEY", value_name = "FILE", global = true)]
-    pub nkey: Option<PathBuf>,
+    /// NATS credentials file (JWT and seed), read again before each connection
+    #[arg(id = "nats-creds", long, env = "NATS_CREDS", hide_env_values = true, value_name = "FILE", global = true)]
+    pub creds: Option<SecretFile>,
+    /// File with the seed of a NATS nkey, read again before each connection
+    #[arg(id = "nats-nkey", long, env = "NATS_NKEY", hide_env_values = true, value_name = "FILE", global = true)]
+    pub nkey: Option<SecretFile>,
     /// NATS user
     #[arg(
         id = "nats-user", long, env = "NATS_USER", value_name = "NAME", global = true,
@@ -167,19 +176,37 @@ pub struct NatsArgs {
         env = "NATS_PASSWORD",
         hide_env_values = true,
         value_name = "PASSWORD",
+        allow_hyphen_values = true,
         global = true
     )]
     pub password: Option<Secret>,
-    /// File with the certificates (PEM) that a NATS server's certificate is checked against, besides the system's; requires
-    /// TLS
-    #[arg(id = "nats-tls-ca", long, env = "NATS_TLS_CA", value_name = "FILE", global = true)]
-    pub tls_ca: Option<PathBuf>,
+    /// File with the NATS password, read again before each connection, so that it can be replaced while this runs
+    #[arg(
+        id = "nats-password-file",
+        long,
+        env = "NATS_PASSWORD_FILE",
+        hide_env_values = true,
+        value_name = "FILE",
+        global = true
+    )]
+    pub password_file: Option<SecretFile>,
+    /// File with the certificates (PEM) that a NATS server's certificate is checked against, instead of the system's;
+    /// requires TLS, and is read again before each connection
+    #[arg(id = "nats-tls-ca", long, env = "NATS_TLS_CA", hide_env_values = true, value_name = "FILE", global = true)]
+    pub tls_ca: Option<SecretFile>,
     /// File with the certificate (PEM) to show to NATS; requires TLS
-    #[arg(id = "nats-tls-cert", long, env = "NATS_TLS_CERT", value_name = "FILE", global = true)]
-    pub tls_cert: Option<PathBuf>,
+    #[arg(
+        id = "nats-tls-cert",
+        long,
+        env = "NATS_TLS_CERT",
+        hide_env_values = true,
+        value_name = "FILE",
+        global = true
+    )]
+    pub tls_cert: Option<SecretFile>,
     /// File with the private key (PEM) of --nats-tls-cert
-    #[arg(id = "nats-tls-key", long, env = "NATS_TLS_KEY", value_name = "FILE", global = true)]
-    pub tls_key: Option<PathBuf>,
+    #[arg(id = "nats-tls-key", long, env = "NATS_TLS_KEY", hide_env_values = true, value_name = "FILE", global = true)]
+    pub tls_key: Option<SecretFile>,
     /// Never talk to NATS without TLS
     #[arg(id = "nats-require-tls", long, env = "NATS_REQUIRE_TLS", global = true, value_parser = BoolishValueParser::new())]
     pub require_tls: bool,
@@ -224,7 +251,15 @@ impl NatsArgs {
         if given.len() > 1 {
             return Err(format!("{} exclude each other: give one of them", given.join(" and ")));
         }
-        both_or_none(("--nats-user", self.user.is_some()), ("--nats-password", self.password.is_some()))?;
+        let password = match (&self.password, &self.password_file) {
+            (Some(_), Some(_)) => {
+                return Err("--nats-password and --nats-password-file exclude each other: give one of them".to_owned());
+            }
+            (None, Some(_)) => ("--nats-password-file", true),
+            (Some(_), None) => ("--nats-password", true),
+            (None, None) => ("--nats-password or --nats-password-file", false),
+        };
+        both_or_none(("--nats-user", self.user.is_some()), password)?;
         both_or_none(("--nats-tls-cert", self.tls_cert.is_some()), ("--nats-tls-key", self.tls_key.is_some()))
     }
 }
@@ -244,12 +279,36 @@ pub struct MongodbArgs {
         global = true
     )]
     pub uri: MongodbUri,
+    /// File with the MongoDB password of the user in --mongodb-uri, read at the start
+    #[arg(
+        id = "mongodb-password-file",
+        long,
+        env = "MONGODB_PASSWORD_FILE",
+        hide_env_values = true,
+        value_name = "FILE",
+        global = true
+    )]
+    pub password_file: Option<SecretFile>,
     /// MongoDB database that holds segments and summaries
     #[arg(
         id = "mongodb-database", long, env = "MONGODB_DATABASE", value_name = "NAME", default_value = "transcripts",
         global = true, value_parser = parse::database_name
     )]
     pub database: String,
+}
+
+impl MongodbArgs {
+    fn check(&self) -> Result<(), String> {
+        self.uri.check().map_err(|e| format!("--mongodb-uri {}: {e}", self.uri))?;
+        match (self.password_file.is_some(), self.uri.credentials()) {
+            (true, (false, _)) => Err("--mongodb-password-file is given without a user in --mongodb-uri".to_owned()),
+            (true, (true, true)) => {
+                Err("--mongodb-password-file and a password in --mongodb-uri exclude each other: give one of them"
+                    .to_owned())
+            }
+            (true, (true, false)) | (false, _) => Ok(()),
+        }
+    }
 }
 
 /// What is logged, and how. Logs go to stderr.

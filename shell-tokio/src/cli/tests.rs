@@ -58,7 +58,7 @@ fn defaults_are_those_of_the_contract() {
 
 #[test]
 fn defaults_are_those_of_the_core() {
-    assert_eq!(crate::service::run::core_settings(&run_args("run")), Settings::default());
+    assert_eq!(crate::service::run::core_settings(&run_args("run"), &StreamValues::default()), Settings::default());
 }
 
 /// A setting of the README's table: its flag, its variable, and its default where that is a value.
@@ -88,12 +88,14 @@ fn the_readme_has_every_setting_of_the_service_and_its_default() {
         .map(|setting| {
             let variable = setting.get_env().expect("every setting has a variable").to_string_lossy().into_owned();
             let default = setting.get_default_values().first().map(|value| value.to_string_lossy().into_owned());
-            (format!("--{}", setting.get_long().expect("every setting has a flag")), variable, default)
+            let help = setting.get_help().expect("every setting has help").to_string();
+            (format!("--{}", setting.get_long().expect("every setting has a flag")), variable, default, help)
         })
         .collect();
     assert!(in_help.len() > 20, "the settings were found: {in_help:?}");
     let mut in_readme = settings_of_the_readme();
-    for (flag, variable, default) in &in_help {
+    let mut of_streams = "run".to_owned();
+    for (flag, variable, default, help) in &in_help {
         let place = in_readme.iter().position(|(listed, ..)| listed == flag);
         let (_, listed, listed_default) = in_readme.remove(place.unwrap_or_else(|| panic!("{flag} is not listed")));
         let is_listed = match listed.strip_suffix('…') {
@@ -101,9 +103,26 @@ fn the_readme_has_every_setting_of_the_service_and_its_default() {
             None => *variable == listed,
         };
         assert!(is_listed, "{flag} is {variable} and not {listed}");
-        // What is off unless it is asked for has no value.
-        assert_eq!(default.as_ref().filter(|default| *default != "false"), listed_default.as_ref(), "{flag}");
+        match (default, &listed_default) {
+            // It is left as the stream or the consumer has it; the value is that of a new one.
+            (None, Some(new)) => {
+                assert!(help.contains(&format!(" {new} for ")), "{flag}: {help}");
+                of_streams += &format!(" {flag}={new}");
+            }
+            // What is off unless it is asked for has no value.
+            (default, listed) => {
+                assert_eq!(default.as_ref().filter(|default| *default != "false"), listed.as_ref(), "{flag}");
+            }
+        }
     }
+    let others = StreamValues {
+        duplicate_window: Duration::ZERO,
+        replicas: 0,
+        ack_wait: Duration::ZERO,
+        max_deliver: 0,
+        max_ack_pending: 0,
+    };
+    assert_eq!(run_args(&of_streams).stream.or(others), StreamValues::default(), "{of_streams}");
     assert_eq!(in_readme, [], "the README has settings that are not there");
 }
 

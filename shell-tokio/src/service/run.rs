@@ -1,22 +1,19 @@
 //! The service: connects, sets up, and drives the core until it is told to stop.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use async_nats::jetstream;
 use mongodb::{Database, bson::doc};
 use thiserror::Error;
-use tokio::{
-    signal::unix::{SignalKind, signal},
-    sync::mpsc,
-    task::JoinSet,
-};
+use tokio::{sync::mpsc, task::JoinSet};
 use transcript_client::jetstream::JetStream;
 use transcript_core::{Processor, Settings, SettingsError, contract::Announcement, summary::Limits};
 use transcript_trace::{Content, FORMAT, Header, Servers};
 
 use crate::{
     cli::{AnnounceSettings, RecordArgs, RunArgs, RunSettings, StreamValues},
-    connect::NatsConnection,
+    connect::{LoginRefused, Logins, NatsConnection},
+    error_line::error_line,
     operate::history::{History, HistoryError},
     operate::setup::{self, Api, SetupError, permissions::Permissions},
     service::clock::Clock,
@@ -32,10 +29,6 @@ use crate::{
 const MEND_AFTER: Duration = Duration::from_secs(1);
 /// How much longer a stream is waited for, whose files are larger.
 const MEND_STREAM_AFTER: Duration = Duration::from_secs(2);
-/// How long a loop may take to hear of a second signal.
-const STOP: Duration = Duration::from_secs(5);
-/// The exit code of a process that had to be ended like that.
-const STUCK: i32 = 1;
 /// How long the last bytes to NATS may take.
 const FLUSH: Duration = Duration::from_secs(1);
 
@@ -54,22 +47,28 @@ pub enum RunError {
     /// The trace cannot be begun.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// The process cannot listen to signals.
-    #[error("cannot listen to signals")]
-    Signals(#[source] std::io::Error),
+    /// A login stayed refused.
+    #[error(transparent)]
+    Login(#[from] LoginRefused),
     /// The system has no thread left for the watchdog.
     #[error("cannot start the watchdog")]
     Watchdog(#[source] std::io::Error),
-    /// A second signal came.
-    #[error("stopped at once by a second signal: the jobs under way are left to redelivery")]
-    Stopped,
 }
 
-/// Runs until SIGTERM or SIGINT, then finishes what has begun to save within the grace time. A second signal stops at once.
+/// What ends the service.
+#[derive(Debug)]
+pub struct Ends<'a> {
+    /// A login that stays refused.
+    pub logins: &'a Logins,
+    /// The first signal.
+    pub signals: &'a mut mpsc::UnboundedReceiver<Signal>,
+}
+
+/// Runs until a signal comes or a login stays refused, then finishes what has begun to save within the grace time.
 ///
 /// # Errors
 ///
-/// What keeps the service from starting, and a second signal.
+/// What keeps the service from starting, and a login that stayed refused.
 pub async fn run(
     connection: NatsConnection,
     jetstream: jetstream::Context,
@@ -77,8 +76,8 @@ pub async fn run(
     permissions: Permissions<'_>,
     database: Database,
     args: &RunArgs,
+    Ends { logins, signals }: Ends<'_>,
 ) -> Result<(), RunError> {
-    let mut signals = signals()?;
     // A start that must fail changes nothing on the servers.
     args.record.directory.as_deref().map_or(Ok(()), record::prepare)?;
     let mut request = setup::Request { settings: args.stream.clone(), api, ..setup::Request::default() };
@@ -103,15 +102,30 @@ pub async fn run(
     }
     // What is lost while it runs is made as it was.
     (request.defaults, request.api) = (report.values, Api::Known);
+    let (drain, mut drained) = mpsc::unbounded_channel();
     let processor = Processor::new(core_settings(args, &report.values))?;
-    drive(connection, &jetstream, &database, args, &request, processor, &mut signals).await
+    let mut driven = pin!(drive(connection, &jetstream, &database, args, &request, processor, &mut drained));
+    let refused = tokio::select! {
+        ended = &mut driven => return ended,
+        Some(signal) = signals.recv() => {
+            drain.send(signal).ok();
+            None
+        }
+        refused = logins.refused_for_too_long() => {
+            tracing::error!("{refused}");
+            drain.send(Signal::Drain).ok();
+            Some(refused)
+        }
+    };
+    driven.await?;
+    refused.map_or(Ok(()), |refused| Err(refused.into()))
 }
 
-/// Drives this core, on servers that are set up as `request` says, until it has drained or is stopped.
+/// Drives this core, on servers that are set up as `request` says, until it has drained.
 ///
 /// # Errors
 ///
-/// The connection to NATS is closed, or it was stopped.
+/// The connection to NATS is closed.
 pub async fn drive(
     connection: NatsConnection,
     jetstream: &jetstream::Context,
@@ -165,7 +179,6 @@ pub async fn drive(
         Ended::Drained { abandoned } => {
             tracing::warn!(abandoned, "the grace time is over: the jobs that are left will be delivered again");
         }
-        Ended::Stopped => return Err(RunError::Stopped),
     }
     Ok(())
 }
@@ -265,34 +278,12 @@ async fn mend(mut problems: mpsc::Receiver<String>, jetstream: jetstream::Contex
                 last = report.changes.is_empty().then_some(problem);
             }
             Err(error) => {
-                tracing::error!(error = %error, "JetStream cannot be used, and cannot be set up again");
+                let error = error_line(&error);
+                tracing::error!(error, "JetStream cannot be used, and cannot be set up again");
                 last = Some(problem);
             }
         }
     }
-}
-
-/// The first signal drains, the second stops: at once, also where the loop does not hear of it because something blocks it.
-fn signals() -> Result<mpsc::UnboundedReceiver<Signal>, RunError> {
-    let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Signals)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(RunError::Signals)?;
-    let (sender, receiver) = mpsc::unbounded_channel();
-    tokio::spawn(async move {
-        for signal in [Signal::Drain, Signal::Stop] {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-            if sender.send(signal).is_err() {
-                return;
-            }
-        }
-        tokio::time::sleep(STOP).await;
-        tracing::error!("the processor does not stop: the process ends");
-        #[expect(clippy::exit, clippy::disallowed_methods, reason = "main does not come back: something blocks it")]
-        std::process::exit(STUCK);
-    });
-    Ok(receiver)
 }
 
 /// The core's settings of a run with a stream and a consumer that have these `values`.

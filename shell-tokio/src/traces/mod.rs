@@ -21,7 +21,10 @@ use transcript_trace::{
     stats::Stats,
 };
 
-use crate::cli::{Drawing, ReplayArgs, TimelineArgs, TraceArgs, TracePaths};
+use crate::{
+    cli::{Drawing, ReplayArgs, TimelineArgs, TraceArgs, TracePaths},
+    private_files,
+};
 
 /// What a command has to say.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,7 +140,8 @@ pub fn timeline(args: &TimelineArgs, warn: &dyn Fn(&str)) -> Done {
     match &args.output {
         Some(path) => {
             refuse_to_overwrite(path, &args.traces)?;
-            fs::write(path, drawn).map_err(|source| format!("cannot write {}: {source}", path.display()))?;
+            let written = private_files::create(path).and_then(|mut file| file.write_all(drawn.as_bytes()));
+            written.map_err(|source| format!("cannot write {}: {source}", path.display()))?;
             Ok(Answer { text: path.display().to_string(), is_good: true })
         }
         None => Ok(Answer { text: drawn, is_good: true }),
@@ -215,7 +219,7 @@ impl Write for Late<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let file = match &mut self.file {
             Some(file) => file,
-            None => self.file.insert(BufWriter::new(File::create(self.path)?)),
+            None => self.file.insert(BufWriter::new(private_files::create(self.path)?)),
         };
         file.write(bytes)
     }

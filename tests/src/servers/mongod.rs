@@ -4,6 +4,7 @@ use std::{
     ffi::OsString,
     fs, io,
     net::SocketAddr,
+    os::unix::fs::PermissionsExt,
     sync::atomic::{AtomicU64, Ordering},
     thread,
     time::Duration,
@@ -19,6 +20,7 @@ use super::{
     Program, READY_WITHIN, ServerError,
     process::{Place, ServerProcess},
 };
+use crate::certificates::Certificate;
 use crate::wait::{NotReached, wait_until};
 
 /// How long dropping a database may take before it is left to the end of the server.
@@ -38,7 +40,12 @@ pub struct Mongod {
 enum MongodKind {
     ReplicaSet,
     Standalone,
+    /// A replica set that lets nobody do anything without a user who may.
+    Authorized,
 }
+
+/// The user of an authorized server who may do everything, and the password.
+const ROOT: &str = "root";
 
 impl Mongod {
     /// A replica set of one, which is a writable primary.
@@ -59,6 +66,30 @@ impl Mongod {
         Self::start(MongodKind::Standalone).await
     }
 
+    /// A replica set of one that checks what users may do. Its address names the user who may do everything.
+    ///
+    /// # Errors
+    ///
+    /// See [`Self::replica_set`].
+    pub async fn authorized() -> Result<Self, ServerError> {
+        Self::start(MongodKind::Authorized).await
+    }
+
+    /// A replica set of one that speaks TLS with this certificate, and, with whoever does not want it, none.
+    ///
+    /// # Errors
+    ///
+    /// See [`Self::replica_set`].
+    pub async fn with_tls(certificate: &Certificate) -> Result<Self, ServerError> {
+        let tls = ["--tlsMode", "preferTLS", "--tlsAllowConnectionsWithoutCertificates", "--tlsCertificateKeyFile"];
+        let mut arguments: Vec<OsString> = tls.map(Into::into).into();
+        arguments.push(certificate.both.clone().into());
+        // mongod wants an authority, or to be told that it does not check clients.
+        arguments.push("--tlsCAFile".into());
+        arguments.push(certificate.authority.clone().into());
+        Self::start_with(MongodKind::ReplicaSet, arguments).await
+    }
+
     /// The replica set that all tests of this process share; it ends with the process.
     ///
     /// # Errors
@@ -70,8 +101,18 @@ impl Mongod {
     }
 
     async fn start(kind: MongodKind) -> Result<Self, ServerError> {
+        Self::start_with(kind, vec![]).await
+    }
+
+    async fn start_with(kind: MongodKind, more: Vec<OsString>) -> Result<Self, ServerError> {
+        let more = &more;
         ServerProcess::on_a_free_port(Program::Mongod, |port| async move {
-            let process = ServerProcess::start(Program::Mongod, port, |place| prepare(place, kind)).await?;
+            let process = ServerProcess::start(Program::Mongod, port, |place| {
+                let mut arguments = prepare(place, kind)?;
+                arguments.extend(more.iter().cloned());
+                Ok(arguments)
+            })
+            .await?;
             let server = Self { process, kind };
             server.ready().await?;
             Ok(server)
@@ -84,6 +125,9 @@ impl Mongod {
     pub fn uri(&self) -> String {
         match self.kind {
             MongodKind::ReplicaSet => format!("mongodb://{}/?replicaSet={REPLICA_SET}", self.process.address()),
+            MongodKind::Authorized => {
+                format!("mongodb://{ROOT}:{ROOT}@{}/?replicaSet={REPLICA_SET}", self.process.address())
+            }
             MongodKind::Standalone => self.direct_uri(),
         }
     }
@@ -134,6 +178,13 @@ impl Mongod {
 
     async fn look(&self, admin: &Database) -> Result<(), String> {
         let hello = admin.run_command(doc! { "hello": 1 }).await.map_err(describe)?;
+        if self.kind == MongodKind::Authorized && hello.get_bool("isWritablePrimary").unwrap_or(false) {
+            // Until there is a user, a local client may create one. A server that comes back has it.
+            let root = doc! { "createUser": ROOT, "pwd": ROOT, "roles": [ROOT] };
+            admin.run_command(root).await.ok();
+            let known = Client::with_uri_str(self.uri()).await.map_err(describe)?;
+            return known.database("admin").run_command(doc! { "ping": 1 }).await.map(drop).map_err(describe);
+        }
         if hello.get_bool("isWritablePrimary").unwrap_or(false) {
             // Another process's server may have the port that ours is about to be refused.
             let status = admin.run_command(doc! { "serverStatus": 1 }).await.map_err(describe)?;
@@ -142,7 +193,7 @@ impl Mongod {
                 other => Err(format!("the server on the port has the pid {other:?}")),
             };
         }
-        if self.kind == MongodKind::ReplicaSet && hello.get_bool("isreplicaset").unwrap_or(false) {
+        if self.kind != MongodKind::Standalone && hello.get_bool("isreplicaset").unwrap_or(false) {
             let members = vec![doc! { "_id": 0, "host": self.process.address().to_string() }];
             let config = doc! { "_id": REPLICA_SET, "members": members };
             admin.run_command(doc! { "replSetInitiate": config }).await.map_err(describe)?;
@@ -224,8 +275,14 @@ fn prepare(place: Place<'_>, kind: MongodKind) -> io::Result<Vec<OsString>> {
     let settings = "--bind_ip 127.0.0.1 --nounixsocket --oplogSize 64 --wiredTigerCacheSizeGB 0.25 \
                     --setParameter diagnosticDataCollectionEnabled=false --setParameter enableTestCommands=1";
     arguments.extend(settings.split_whitespace().map(Into::into));
-    if kind == MongodKind::ReplicaSet {
+    if kind != MongodKind::Standalone {
         arguments.extend(["--replSet".into(), REPLICA_SET.into()]);
+    }
+    if kind == MongodKind::Authorized {
+        let key = place.directory.join("key");
+        fs::write(&key, "a key that the members of the set share")?;
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600))?;
+        arguments.extend(["--auth".into(), "--keyFile".into(), key.into()]);
     }
     Ok(arguments)
 }

@@ -1,6 +1,6 @@
 //! nats-server with JetStream.
 
-use std::{fs, io, time::Duration};
+use std::{fs, io, path::PathBuf, time::Duration};
 
 use async_nats::{Client, ConnectOptions, jetstream};
 
@@ -28,6 +28,8 @@ pub struct NatsOptions {
     pub config: String,
     /// Who may connect, where the configuration says that not everybody may.
     pub login: Option<Login>,
+    /// The authority that signed the server's certificate, where the configuration says that it has one.
+    pub authority: Option<PathBuf>,
 }
 
 /// A user of the server.
@@ -139,6 +141,35 @@ impl NatsServer {
         self.ready().await
     }
 
+    /// Has the running server take other settings, and waits until it answers with them. Clients that these do not let in are
+    /// disconnected.
+    ///
+    /// # Errors
+    ///
+    /// See [`Self::start_with`].
+    pub async fn reconfigure(&mut self, options: NatsOptions) -> Result<(), ServerError> {
+        self.options = options;
+        self.configure(JetStream::Enabled(&self.jetstream))?;
+        self.process.reload()?;
+        self.ready().await
+    }
+
+    /// Has the running server read its files again, certificates among them, and waits until it has.
+    ///
+    /// # Errors
+    ///
+    /// It has ended, or its log does not say so in time.
+    pub async fn read_files_again(&self) -> Result<(), ServerError> {
+        let reloads = |log: String| log.matches("Reloaded server configuration").count();
+        let before = reloads(self.process.log());
+        self.process.reload()?;
+        let reloaded = wait_until("it has read its files again", READY_WITHIN, || async {
+            let log = self.process.log();
+            if reloads(log.clone()) > before { Ok(()) } else { Err(log) }
+        });
+        self.process.ready(reloaded).await
+    }
+
     fn configure(&self, jetstream: JetStream<'_>) -> Result<(), ServerError> {
         let configured = configure(self.process.place(), &self.options, jetstream);
         configured.map_err(|source| ServerError::Directory { server: Program::NatsServer, source })
@@ -163,6 +194,10 @@ impl NatsServer {
 
     fn connect_options(&self) -> ConnectOptions {
         let options = ConnectOptions::new().connection_timeout(Duration::from_secs(2));
+        let options = match &self.options.authority {
+            Some(authority) => options.add_root_certificates(authority.clone()).require_tls(true),
+            None => options,
+        };
         match &self.options.login {
             Some(Login { user, password }) => options.user_and_password(user.clone(), password.clone()),
             None => options,

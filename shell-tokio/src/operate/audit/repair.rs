@@ -12,7 +12,10 @@ use serde::Serialize;
 use transcript_core::{contract::redrive_id, event::SessionEnded};
 
 use super::{Name, Names, summaries::Summaries};
-use crate::operate::history::{History, HistoryError, Republished};
+use crate::{
+    error_line::error_line,
+    operate::history::{History, HistoryError, Republished},
+};
 
 /// How many ends are published at the same time.
 const AT_ONCE: usize = 64;
@@ -82,7 +85,7 @@ impl Repair {
             match history.keep_as_dead_letter(place, reason.unwrap_or("it can never be processed")).await {
                 Ok(()) => self.kept += 1,
                 Err(error) => {
-                    self.failed.add(Name { message: Some(place), error: Some(with_cause(&error)), ..Name::default() });
+                    self.failed.add(Name { message: Some(place), error: Some(error_line(&error)), ..Name::default() });
                 }
             }
         }
@@ -111,13 +114,8 @@ async fn mend(history: &History, summaries: &Summaries, end: End<'_>) -> Result<
         }
         None => {}
     }
-    let published = publish(history, end).await.map_err(|error| with_cause(&error))?;
+    let published = publish(history, end).await.map_err(|error| error_line(&error))?;
     Ok(published.map_or(Done::NoEnd, Done::Published))
-}
-
-fn with_cause(error: &HistoryError) -> String {
-    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
-    format!("{error}{}", cause.unwrap_or_default())
 }
 
 /// Publishes the end again with its own bytes; where the stream does not hold them any more, or the server would not take

@@ -33,6 +33,7 @@ use transcript_core::{
 pub use self::render::{Whole, render, table};
 use crate::{
     cli::Which,
+    error_line::error_line,
     operate::audit::summaries::{BATCH, Found, Summaries},
     operate::history::{History, HistoryError, Parts, Reading, Record, Start},
 };
@@ -282,8 +283,7 @@ async fn discard_one(history: &History, sequence: u64) -> Result<Done, HistoryEr
 }
 
 fn failed(error: &HistoryError) -> Done {
-    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
-    Done::Failed { error: format!("{error}{cause}") }
+    Done::Failed { error: error_line(error) }
 }
 
 /// What stands at a place of the stream.

@@ -70,8 +70,6 @@ pub enum Ended {
         /// Jobs that the grace time left to redelivery.
         abandoned: u64,
     },
-    /// It was stopped at once; jobs under way are left to redelivery.
-    Stopped,
 }
 
 /// What an operator asks of a running processor.
@@ -79,12 +77,10 @@ pub enum Ended {
 pub enum Signal {
     /// Come to an end.
     Drain,
-    /// End now.
-    Stop,
 }
 
 impl<S: Servers> Driver<S> {
-    /// Drives the core until it has drained or is stopped.
+    /// Drives the core until it has drained.
     pub async fn run(mut self, signals: &mut mpsc::UnboundedReceiver<Signal>) -> Ended {
         let (mut inputs, mut received) = (Vec::with_capacity(INPUTS), Vec::with_capacity(INPUTS));
         loop {
@@ -95,7 +91,6 @@ impl<S: Servers> Driver<S> {
             tokio::select! {
                 Some(signal) = signals.recv() => match signal {
                     Signal::Drain => self.handle(Input::Drain),
-                    Signal::Stop => return Ended::Stopped,
                 },
                 taken = self.inputs.recv_many(&mut inputs, INPUTS) => {
                     debug_assert!(taken > 0, "the servers hold a sender");

@@ -11,6 +11,8 @@ use std::{
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use transcript_core::WallTime;
 
+use crate::private_files;
+
 /// How a trace's file ends.
 const SUFFIX: &str = ".jsonl";
 /// What of a processor's name is in the names of its files, in bytes.
@@ -73,20 +75,30 @@ impl Directory {
         Self { path, stem, keep }
     }
 
-    /// The traces in it, the one that was written to longest ago first, with their sizes.
+    /// The traces in it, the one that was written to longest ago first, with their sizes. Only regular files are traces.
     fn traces(&self) -> io::Result<Vec<(SystemTime, PathBuf, u64)>> {
         let mut traces = vec![];
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
-            if entry.file_name().to_str().is_some_and(is_trace_file) {
-                let metadata = entry.metadata()?;
+            if !entry.file_name().to_str().is_some_and(is_trace_file) {
+                continue;
+            }
+            // Of the entry itself, not of what a link leads to. What is gone by now needs no room.
+            let Ok(metadata) = entry.metadata() else { continue };
+            if metadata.is_file() {
                 traces.push((metadata.modified()?, entry.path(), metadata.len()));
+            } else {
+                tracing::warn!(
+                    file = %entry.path().display(),
+                    "this has the name of a trace, but is no regular file: it is left alone"
+                );
             }
         }
         traces.sort_unstable();
         Ok(traces)
     }
 
+    /// Removes the oldest traces. One that cannot be removed, as another user's, does not keep the next one.
     fn remove_oldest(&self, bytes: u64) -> io::Result<()> {
         let traces = self.traces()?;
         let mut taken = traces.iter().map(|(_, _, bytes)| bytes).sum::<u64>().saturating_add(bytes);
@@ -97,12 +109,19 @@ impl Directory {
             if is_in_use(&path) {
                 continue;
             }
-            fs::remove_file(&path)?;
+            match fs::remove_file(&path) {
+                Ok(()) => tracing::info!(
+                    file = %path.display(), bytes,
+                    "removed the oldest trace: there are more than --record-keep in the directory"
+                ),
+                // Another processor was faster.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    tracing::warn!(file = %path.display(), %error, "an old trace cannot be removed: it is left alone");
+                    continue;
+                }
+            }
             taken = taken.saturating_sub(bytes);
-            tracing::info!(
-                file = %path.display(), bytes,
-                "removed the oldest trace: there are more than --record-keep in the directory"
-            );
         }
         Ok(())
     }
@@ -112,12 +131,12 @@ impl Place for Directory {
     type File = File;
 
     fn create(&mut self, number: u32) -> io::Result<File> {
-        fs::create_dir_all(&self.path).map_err(|error| {
+        private_files::create_directories(&self.path).map_err(|error| {
             // Something else has the directory's name: it is not the file that is there already.
             let is_taken = error.kind() == io::ErrorKind::AlreadyExists;
             if is_taken { io::ErrorKind::NotADirectory.into() } else { error }
         })?;
-        let file = File::create_new(self.path.join(self.name(number)))?;
+        let file = private_files::create_new(&self.path.join(self.name(number)))?;
         // Keeps other processors from removing it. Where the file system has no locks, that it is young keeps it as well.
         if let Err(error) = file.try_lock() {
             tracing::debug!(%error, "the trace's file cannot be locked");
@@ -148,5 +167,6 @@ impl Place for Directory {
 
 /// Whether a processor writes to it.
 fn is_in_use(path: &Path) -> bool {
-    File::open(path).is_ok_and(|file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
+    let file = private_files::open_regular(path).ok().flatten();
+    file.is_some_and(|file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
 }

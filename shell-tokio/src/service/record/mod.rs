@@ -12,7 +12,6 @@ mod tape;
 mod writer;
 
 use std::{
-    fs::{self, File},
     io,
     path::{Path, PathBuf},
     thread,
@@ -34,7 +33,7 @@ pub use self::{
     files::{file_stem, is_trace_file},
     tape::Tape,
 };
-use crate::service::clock::Clock;
+use crate::{private_files, service::clock::Clock};
 
 /// What the tape holds at most. A burst of ten thousand calls fits in, should the recorder not get to run meanwhile.
 const TAPE: Bounds = Bounds { inputs: 1 << 17, bytes: 64 << 20 };
@@ -87,9 +86,9 @@ pub struct Recording {
 /// Neither.
 pub fn prepare(directory: &Path) -> Result<(), RecordError> {
     let failed = |source| RecordError::Directory { directory: directory.to_owned(), source };
-    fs::create_dir_all(directory).map_err(failed)?;
-    let trial = directory.join(format!(".transcript-processor-{}", std::process::id()));
-    File::create_new(&trial).and_then(|_| fs::remove_file(&trial)).map_err(failed)
+    private_files::create_directories(directory).map_err(failed)?;
+    // It has no name, or a random one, so that what a killed process leaves is in nobody's way.
+    tempfile::tempfile_in(directory).map(drop).map_err(failed)
 }
 
 /// Starts to record. `core` must be as the driver's is; it is told what that one is told.

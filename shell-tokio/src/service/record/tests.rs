@@ -3,10 +3,12 @@ use std::{
     collections::VecDeque,
     fs,
     io::{self, Write},
+    os::unix::fs::{PermissionsExt, symlink},
     path::Path,
     rc::Rc,
 };
 
+use nix::{sys::stat::Mode, unistd::mkfifo};
 use tempfile::TempDir;
 use transcript_core::{
     Delivery, Effect, Input, Output, Page, Payload, Report, Settings, Stored, Time, WallTime, ids::JobId,
@@ -313,6 +315,37 @@ fn files_are_rotated_by_age() {
     assert!(files(place.path()).len() > 1);
     let said = replays(place.path());
     assert!(said.contains(" 5 jobs, "), "{said}");
+}
+
+#[test]
+fn what_only_has_the_name_of_a_trace_is_left_alone_and_stops_nothing() {
+    let place = TempDir::new().unwrap();
+    let name = |processor: &str| {
+        place.path().join(format!("{}-00001.jsonl", file_stem(processor, WallTime::from_millis(1), 7)))
+    };
+    let (pipe, folder, link, old) = (name("pipe"), name("folder"), name("link"), name("old"));
+    mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+    fs::create_dir(&folder).unwrap();
+    symlink(&pipe, &link).unwrap();
+    fs::write(&old, vec![b'x'; 100]).unwrap();
+    fs::write(place.path().join(".transcript-processor-1"), "").unwrap();
+    prepare(place.path()).unwrap();
+    directory(place.path(), 50).make_room(10);
+    assert_eq!([&pipe, &folder, &link, &old].map(|path| path.symlink_metadata().is_ok()), [true, true, true, false]);
+    let mut taken = directory(place.path(), 50);
+    fs::create_dir(place.path().join(taken.name(1))).unwrap();
+    assert_eq!(taken.create(1).unwrap_err().kind(), io::ErrorKind::AlreadyExists, "the next number is taken then");
+}
+
+#[test]
+fn a_trace_is_for_its_owner_only() {
+    let place = TempDir::new().unwrap();
+    let inner = place.path().join("traces");
+    prepare(&inner).unwrap();
+    let mut traces = directory(&inner, 50);
+    traces.create(1).unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&inner), mode(&inner.join(traces.name(1)))), (0o700, 0o600));
 }
 
 #[test]

@@ -16,6 +16,7 @@ use mongodb::{
 };
 use thiserror::Error;
 use tokio::time::Instant;
+use transcript_client::mongodb::error_codes;
 use transcript_core::{
     contract::{SEGMENTS_COLLECTION, TRANSCRIPTION_STREAM},
     ids::Session,
@@ -297,10 +298,10 @@ fn to_repeat(answer: &Document, batch: Vec<Document>) -> Result<Vec<Document>, P
     let errors: Vec<&Document> =
         answer.get_array("writeErrors").into_iter().flatten().filter_map(|error| error.as_document()).collect();
     if let Some(error) = errors.iter().find(|error| error.get_i32("code").ok() != Some(DUPLICATE_KEY)) {
-        return Err(refused(errors.len(), error.get_str("errmsg").unwrap_or("no reason given")));
+        return Err(refused(errors.len(), &reason(error)));
     }
     if let Ok(error) = answer.get_document("writeConcernError") {
-        return Err(refused(batch.len(), error.get_str("errmsg").unwrap_or("not acknowledged by a majority")));
+        return Err(refused(batch.len(), &reason(error)));
     }
     let places: std::collections::BTreeSet<usize> = errors
         .iter()
@@ -308,6 +309,11 @@ fn to_repeat(answer: &Document, batch: Vec<Document>) -> Result<Vec<Document>, P
         .filter_map(|place| usize::try_from(place).ok())
         .collect();
     Ok(batch.into_iter().enumerate().filter(|(place, _)| places.contains(place)).map(|(_, upsert)| upsert).collect())
+}
+
+/// Why, without the server's text, which can quote what it refuses.
+fn reason(error: &Document) -> String {
+    error.get_i32("code").map_or_else(|_| "no code is given".to_owned(), error_codes::describe)
 }
 
 fn refused(refused: usize, first: &str) -> PlayError {
@@ -366,7 +372,7 @@ mod tests {
             doc! { "writeErrors": [{ "index": 0, "code": 11000 }, { "index": 1, "code": 121, "errmsg": "invalid" }] };
         assert_eq!(
             to_repeat(&bad, batch.clone()).unwrap_err().to_string(),
-            "MongoDB refused to save 2 segments: invalid"
+            format!("MongoDB refused to save 2 segments: {}", error_codes::describe(121))
         );
         let unsure = doc! { "writeConcernError": { "code": 64, "errmsg": "waiting for replication timed out" } };
         assert!(to_repeat(&unsure, batch).is_err());

@@ -1,0 +1,135 @@
+//! What is logged, and how. Logs go to stderr, so that stdout belongs to a command's result.
+//!
+//! No level shows a word of a call: this crate logs ids, counts and times only, and of other crates only warnings are shown,
+//! because below that the NATS client writes out whole messages, and the addresses it was given with their passwords. Even
+//! those are shown only where somebody asked for `debug`: what they mean is said by this crate.
+//!
+//! Logging never blocks: lines are put into a bounded queue ([`Lines`]), and a thread writes them. Where nobody reads stderr
+//! the queue fills up, what does not fit is dropped, and the log says how many lines that were once it goes on.
+
+mod lines;
+
+use std::{
+    io::{self, IsTerminal},
+    sync::OnceLock,
+};
+
+use tracing::{Level, Metadata, level_filters::LevelFilter};
+use tracing_subscriber::{
+    EnvFilter, Layer, Registry,
+    filter::filter_fn,
+    layer::SubscriberExt,
+    util::{SubscriberInitExt, TryInitError},
+};
+
+use self::lines::Bounds;
+pub use self::lines::Lines;
+use crate::cli::{LogArgs, LogFormat};
+
+/// What waits to be written at most.
+const BOUNDS: Bounds = Bounds { lines: 1 << 14, bytes: 4 << 20 };
+
+/// The lines of this process.
+static LINES: OnceLock<Lines> = OnceLock::new();
+
+/// Starts logging for the whole process.
+///
+/// # Errors
+///
+/// Logging was started before.
+///
+/// # Panics
+///
+/// If the filter is none: the command line lets no such filter through. If the system gives no thread.
+pub fn init(args: &LogArgs) -> Result<(), TryInitError> {
+    let filter = EnvFilter::try_new(&args.filter).expect("the filter was checked when the command line was read");
+    let lines = LINES.get_or_init(|| Lines::start(io::stderr(), BOUNDS, log_dropped)).clone();
+    let layer: Box<dyn Layer<Registry> + Send + Sync> = match args.format {
+        LogFormat::Plain => {
+            tracing_subscriber::fmt::layer().with_writer(lines).with_ansi(io::stderr().is_terminal()).boxed()
+        }
+        LogFormat::Json => tracing_subscriber::fmt::layer().json().flatten_event(true).with_writer(lines).boxed(),
+    };
+    let is_detailed = filter.max_level_hint().is_none_or(|level| level >= LevelFilter::DEBUG);
+    let shown = filter_fn(move |metadata| is_shown(metadata, is_detailed));
+    tracing_subscriber::registry().with(layer.with_filter(filter).with_filter(shown)).try_init()
+}
+
+/// Writes a line that is no log line to stderr, behind what was logged; waits for both, but not for a stderr that nobody
+/// reads.
+pub fn report(line: &str) {
+    let lines = LINES.get_or_init(|| Lines::start(io::stderr(), BOUNDS, log_dropped));
+    lines.put(format!("{line}\n").into_bytes());
+    lines.flush();
+}
+
+/// Waits until what was logged is written, but not for a stderr that nobody reads.
+pub fn flush() {
+    if let Some(lines) = LINES.get() {
+        lines.flush();
+    }
+}
+
+/// Logs panics as errors of one line that say where. What a panic says may hold words of a call, unless it is a text of the
+/// program.
+pub fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map(ToString::to_string);
+        let text = panic.payload().downcast_ref::<&'static str>();
+        tracing::error!(place, text, "panicked");
+    }));
+}
+
+fn log_dropped(lines: u64) {
+    tracing::error!(lines, "log lines were dropped: nobody read stderr");
+}
+
+/// Whether something is shown, wherever the filter says so: everything of this project, warnings of others.
+fn is_shown(metadata: &Metadata<'_>, is_detailed: bool) -> bool {
+    metadata.target().starts_with("transcript_") || (is_detailed && *metadata.level() <= Level::WARN)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn written(filter: &str, is_detailed: bool) -> String {
+        let written = Written::default();
+        let writer = written.clone();
+        let layer = tracing_subscriber::fmt::layer().with_writer(move || writer.clone());
+        let shown = filter_fn(move |metadata| is_shown(metadata, is_detailed));
+        let filtered = layer.with_filter(EnvFilter::new(filter)).with_filter(shown);
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(filtered), || {
+            tracing::debug!(target: "async_nats::jetstream::context", "words of a call");
+            tracing::info!(target: "rustls::client", "words of a call");
+            tracing::warn!(target: "async_nats::connector", "lost");
+            tracing::trace!(target: "transcript_processor", "ours at trace");
+            tracing::info!(target: "transcript_processor", "ours at info");
+        });
+        String::from_utf8(written.0.lock().unwrap().clone()).unwrap()
+    }
+
+    #[test]
+    fn of_other_crates_only_warnings_are_shown_and_only_with_details() {
+        let detailed = written("trace", true);
+        assert!(!detailed.contains("words of a call"), "{detailed}");
+        assert!(detailed.contains("lost") && detailed.contains("ours at trace"), "{detailed}");
+        let usual = written("info", false);
+        assert!(!usual.contains("lost") && usual.contains("ours at info"), "{usual}");
+    }
+}
