@@ -1,6 +1,6 @@
 //! A processor's process: the very core that production runs, and a shell that does what the real one does.
 //!
-//! NATS and MongoDB are asked by the very clients that production runs.
+//! NATS and MongoDB are asked by the very clients that production runs; only the sockets are others.
 
 #[cfg(feature = "planted-bugs")]
 use std::sync::Arc;
@@ -139,6 +139,8 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
         consumer_every: CONSUMER_EVERY,
         ..jetstream::Settings::default()
     };
+    #[cfg(feature = "planted-bugs")]
+    let bug = world.plan.bug;
     let driver = Driver {
         shared,
         core,
@@ -149,7 +151,7 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
         #[cfg(feature = "planted-bugs")]
         replies: std::collections::BTreeMap::new(),
         #[cfg(feature = "planted-bugs")]
-        planted: planted::Planted::new(world.plan.bug),
+        planted: planted::Planted::new(bug),
     };
     world.spawn_on(processor, driver.run());
     Handles { events, nats, mongo, core: kept, ack_wait }
@@ -372,9 +374,7 @@ impl Driver {
             #[cfg(feature = "planted-bugs")]
             let output = if world.plan.bug.is_some() {
                 let said = self.planted.output(output);
-                std::mem::take(&mut self.planted.also)
-                    .into_iter()
-                    .for_each(|input| shared.events.push(Event::Core(input)));
+                self.told.extend(std::mem::take(&mut self.planted.also));
                 let Some(said) = said else { continue };
                 said
             } else {
