@@ -65,11 +65,21 @@ pub enum Bug {
     RefusedMemberFailsBatch,
     /// Writes that are answered with a `writeConcernError` count as done.
     WriteConcernErrorIgnored,
+    /// A success of one kind of effect is evidence for every other kind of its server.
+    AnySuccessIsEvidence,
+    /// A notification is published however long ago its summary was not announced.
+    MarkNotReadAgain,
+    /// What the notification in the stream does not tell is not announced.
+    DifferenceNotAnnounced,
+    /// A dead letter that could not be stored counts as stored.
+    RefusedDeadLetterCounts,
+    /// Jobs are given back before the deliveries have ended.
+    GivesBackBeforeTheEnd,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 32] = [
         Self::InsertInsteadOfUpsert,
         Self::NoMessageId,
         Self::WindowOfTwoMinutes,
@@ -97,6 +107,11 @@ impl Bug {
         Self::PullsKeptOverReconnect,
         Self::DuplicateCountsAsPublished,
         Self::StandstillPulls,
+        Self::AnySuccessIsEvidence,
+        Self::MarkNotReadAgain,
+        Self::DifferenceNotAnnounced,
+        Self::RefusedDeadLetterCounts,
+        Self::GivesBackBeforeTheEnd,
     ];
 
     /// Whether bugs are compiled in.
@@ -108,34 +123,10 @@ impl Bug {
     /// The core's part of the bug, where it has one.
     #[cfg(feature = "planted-bugs")]
     pub(crate) fn core(self) -> Option<transcript_core::Bug> {
-        match self {
-            Self::NoHeartbeat => Some(transcript_core::Bug::NoHeartbeat),
-            Self::HeartbeatsAfterFailure => Some(transcript_core::Bug::HeartbeatsAfterFailure),
-            Self::BareNak => Some(transcript_core::Bug::BareNak),
-            Self::CompleteByFirstCount => Some(transcript_core::Bug::CompleteByFirstCount),
-            Self::NoSettling => Some(transcript_core::Bug::NoSettling),
-            Self::UnescapedKey => Some(transcript_core::Bug::UnescapedKey),
-            Self::ReportsAwaitedForEver => Some(transcript_core::Bug::ReportsAwaitedForEver),
-            Self::NoDeadLetter => Some(transcript_core::Bug::NoDeadLetter),
-            Self::ExhaustedIgnored => Some(transcript_core::Bug::ExhaustedIgnored),
-            Self::DrainBurnsAttempts => Some(transcript_core::Bug::DrainBurnsAttempts),
-            Self::MarkIgnored => Some(transcript_core::Bug::MarkIgnored),
-            Self::GivesUpInOutages => Some(transcript_core::Bug::GivesUpInOutages),
-            Self::InsertInsteadOfUpsert
-            | Self::NoMessageId
-            | Self::WindowOfTwoMinutes
-            | Self::AckBeforePublish
-            | Self::PublishBeforeSave
-            | Self::AckBeforeSave
-            | Self::SaveGoesBackwards
-            | Self::ClientBuffer
-            | Self::StalePage
-            | Self::RefusedMemberFailsBatch
-            | Self::WriteConcernErrorIgnored
-            | Self::SilentPullKept
-            | Self::PullsKeptOverReconnect
-            | Self::DuplicateCountsAsPublished
-            | Self::StandstillPulls => None,
+        if matches!(self, Self::BareNak | Self::GivesUpInOutages) {
+            Some(transcript_core::Bug::GivesUpInOutages)
+        } else {
+            (self == Self::AnySuccessIsEvidence).then_some(transcript_core::Bug::AnySuccessIsEvidence)
         }
     }
 }
@@ -170,6 +161,11 @@ impl fmt::Display for Bug {
             Self::PullsKeptOverReconnect => "pulls kept over a reconnect",
             Self::DuplicateCountsAsPublished => "any duplicate counts as published",
             Self::StandstillPulls => "pulls while it stands still",
+            Self::AnySuccessIsEvidence => "any success is evidence",
+            Self::MarkNotReadAgain => "mark not read again",
+            Self::DifferenceNotAnnounced => "difference not announced",
+            Self::RefusedDeadLetterCounts => "failed dead letter counts as stored",
+            Self::GivesBackBeforeTheEnd => "given back before the deliveries have ended",
         })
     }
 }

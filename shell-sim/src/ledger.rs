@@ -260,7 +260,9 @@ impl Ledger {
             Observation::Saved { key, after, .. } => {
                 self.summaries.insert((*key).clone(), after.summary.segments);
             }
-            Observation::Marked { key, announcement: Announcement::Processed | Announcement::ProcessedOnce } => {
+            Observation::Marked {
+                key, announcement: Announcement::Processed | Announcement::ProcessedOnce, ..
+            } => {
                 self.marks.entry((*key).clone()).or_insert(now);
             }
             Observation::NotificationStored {
@@ -405,6 +407,11 @@ impl Ledger {
     /// What became of a message that was given up.
     pub(crate) fn exhaustion(&self, sequence: u64, given_up: &GivenUp) -> Exhaustion {
         if self.dead_letters.iter().any(|dead_letter| dead_letter.of == sequence) {
+            return Exhaustion::Kept;
+        }
+        // Nothing is owed for a call that is announced.
+        let key = self.ends.get(&sequence).and_then(|end| end.key.as_ref());
+        if key.is_some_and(|key| self.marks.contains_key(key)) {
             return Exhaustion::Kept;
         }
         let at = given_up.at;

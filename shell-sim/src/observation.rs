@@ -61,7 +61,7 @@ pub(crate) enum Observation<'a> {
     /// A summary was saved, or a stored one kept.
     Saved { key: &'a Key, before: Option<&'a Document>, after: &'a Document },
     /// A stored summary has a mark.
-    Marked { key: &'a Key, announcement: Announcement },
+    Marked { key: &'a Key, announcement: Announcement, revision: u64 },
     /// A notification of a summary, or of one that replaced it, is in the stream.
     NotificationStored { sequence: u64, announcement: Announcement, notification: &'a Notification },
     /// A dead letter about a message is in the stream.
@@ -161,7 +161,7 @@ impl fmt::Display for Observation<'_> {
                 after.summary.words,
                 before.map(|before| before.summary.segments)
             ),
-            Self::Marked { key, announcement: Announcement::Revised { revision } } => {
+            Self::Marked { key, announcement: Announcement::Revised { revision }, .. } => {
                 write!(f, "store: {key} has the mark of revision {revision}")
             }
             Self::Marked { key, .. } => write!(f, "store: {key} has its mark"),

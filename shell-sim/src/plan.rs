@@ -54,7 +54,7 @@ pub struct Options {
     /// How long a step is tried again in place.
     pub retry_timeout_ms: u64,
     /// How long a shell waits for an answer; the core waits four times as long.
-    pub answer_timeout_ms: u64,
+    pub request_timeout_ms: u64,
     /// The duplicate window that the stream is given, and for which one notification a call is promised.
     pub window_ms: u64,
     /// The shortest delay of a message.
@@ -509,7 +509,7 @@ impl Options {
             max_in_flight: 8,
             page_size: 2,
             retry_timeout_ms: 600_000,
-            answer_timeout_ms: 7_500,
+            request_timeout_ms: 7_500,
             window_ms: 86_400_000,
             delay_us: 150,
             jitter_us: 0,
@@ -534,7 +534,7 @@ impl Options {
             page_size: self.page_size,
             max_deliver: self.max_deliver,
             retry_timeout: millis(self.retry_timeout_ms),
-            request_timeout: millis(self.answer_timeout_ms),
+            request_timeout: millis(self.request_timeout_ms),
             duplicate_window: millis(self.window_ms),
             announce_once: self.announce_once,
             revise: self.revise,

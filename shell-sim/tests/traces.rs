@@ -149,7 +149,10 @@ fn a_broken_promise_is_the_last_word_of_a_trace() {
 fn a_planted_bug_of_the_core_is_in_the_trace_and_shows_in_its_replay() {
     let plan = one_call(vec![], Some(Bug::NoSettling));
     let trace = record("no settling", &plan);
-    let with_bug = |header: &Header| Processor::with_bug(header.settings.clone(), transcript_core::Bug::NoSettling);
+    let with_bug = |header: &Header| {
+        let quiet_period = std::time::Duration::ZERO;
+        Processor::new(transcript_core::Settings { settle_rounds: 1, quiet_period, ..header.settings.clone() })
+    };
     let replayed_with = replay(Reader::new(trace.as_slice()), with_bug);
     assert!(replayed_with.is_ok_and(|replayed| replayed.outputs > 5));
     let problem = replayed(&trace).expect_err("a core without the bug does otherwise");
@@ -212,6 +215,31 @@ fn a_trace_that_differs_or_cannot_be_read_says_so() {
         let (code, text) = said(&transcript_sim(&[command], &file));
         assert!(code == Some(2) && text.contains("a trace of format 9, written by transcript-sim"), "{text}");
     }
+}
+
+#[test]
+fn the_files_of_a_directory_are_one_trace() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (_, trace) = one_call(vec![], None).record(Recording::Off);
+    let file = dir.path().join("trace.jsonl");
+    fs::write(&file, &trace).expect("a file");
+    let (code, of_file) = said(&transcript_sim(&["crash-everywhere"], &file));
+    assert_eq!(code, Some(0), "{of_file}");
+
+    // The last part is the observer's: its file is read last, because the processor started before it.
+    let text = String::from_utf8(trace).expect("text");
+    let last = text.rfind("{\"transcriptTrace\"").expect("it has a part");
+    assert!(last > 0, "it has two");
+    fs::write(&file, &text[..last]).expect("a file");
+    fs::write(dir.path().join("z.jsonl"), &text[last..]).expect("a file");
+    let (code, of_directory) = said(&transcript_sim(&["crash-everywhere"], dir.path()));
+    assert_eq!((code, of_directory), (Some(0), of_file));
+
+    fs::write(dir.path().join("zz.jsonl"), "{\"transcriptTrace\":2").expect("a file");
+    let (code, warned) = said(&transcript_sim(&["crash-everywhere"], dir.path()));
+    assert!(code == Some(0) && warned.contains("zz.jsonl: line 1 is cut off"), "{warned}");
+    let (code, text) = said(&transcript_sim(&["crash-everywhere"], &dir.path().join("absent.jsonl")));
+    assert!(code == Some(2) && text.contains("absent.jsonl: No such file"), "{text}");
 }
 
 /// Time that only passes is told to a core as well, and costs the trace a line.

@@ -20,7 +20,7 @@ pub enum Version {
     /// The product.
     #[default]
     Product,
-    /// The product with the faults of its first version (the cargo feature `first-version`), in a target directory of its own.
+    /// A worker with the faults of the first version: [`crate::crash::first_version`].
     First,
 }
 
@@ -60,10 +60,9 @@ pub async fn build() -> Result<PathBuf, BuildError> {
 }
 
 async fn build_first_version() -> Result<PathBuf, BuildError> {
-    let mut place = Place::of_this_executable()?;
-    place.target_dir.push("first-version");
-    run_cargo(&place, &["--package", "transcript-processor", "--features", "first-version"]).await?;
-    Ok(place.directory().join("transcript-processor"))
+    let place = Place::of_this_executable()?;
+    run_cargo(&place, &["--package", "transcript-tests", "--bin", "first_version"]).await?;
+    Ok(place.directory().join("first_version"))
 }
 
 /// Builds the simulator; `None` where this workspace has none.

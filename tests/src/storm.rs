@@ -99,7 +99,7 @@ impl Storm {
         let command = world
             .processor("run")
             .environment("NATS_URL", nats.url())
-            .arguments(["--ack-wait=1500ms", "--answer-timeout=1s", "--retry-cap=500ms"])
+            .arguments(["--ack-wait=1500ms", "--request-timeout=1s", "--retry-cap=500ms"])
             .environment("TRANSCRIPT_QUIET_PERIOD", "200ms")
             .arguments(arguments);
         let calls = (0..from_environment(SESSIONS_VARIABLE)?.unwrap_or(SESSIONS))

@@ -102,7 +102,7 @@ async fn ends_without_their_payload_are_not_terminated() -> Outcome {
 async fn calls_wait_while_the_account_is_full() -> Outcome {
     let config =
         "accounts { A { jetstream { max_file: 3MB }, users: [ { user: a, password: a } ] } }\nno_auth_user: a\n";
-    let options = NatsOptions { config: config.to_owned(), login: None };
+    let options = NatsOptions { config: config.to_owned(), ..NatsOptions::default() };
     let world = TestWorld::start_as(StoreOf::AllWorlds, options).await?;
     let arguments = ["--quiet-period", "100ms", "--ack-wait", "3s", "--retry-timeout", "2s", "--nak-delay", "100ms"];
     world.processor("setup").arguments(["--ack-wait", "3s"]).run(LONG).await?;

@@ -303,8 +303,11 @@ async fn what_is_wrong_with_tls_to_nats_is_said_at_once() -> Outcome {
         let served = authority.sign("localhost", Valid::Now)?;
         fs::copy(&good.certificate, &served.certificate)?;
         fs::copy(&good.key, &served.key)?;
-        let options =
-            NatsOptions { config: served.nats_config(), authority: Some(authority.certificate()), login: None };
+        let options = NatsOptions {
+            config: served.nats_config(),
+            authority: Some(authority.certificate()),
+            ..NatsOptions::default()
+        };
         let world = TestWorld::start_as(StoreOf::AllWorlds, options).await?;
         let bad = authority.sign(host, valid)?;
         fs::copy(&bad.certificate, &served.certificate)?;

@@ -338,7 +338,7 @@ async fn an_outage_of_mongodb_costs_no_attempt() -> Outcome {
         "--ack-wait=2s",
         "--retry-timeout=2s",
         "--retry-cap=500ms",
-        "--answer-timeout=1s",
+        "--request-timeout=1s",
     ]);
     let processor = started(&command).await?;
     end(&world.app(), &calls("call", 500)?).await?;
@@ -474,7 +474,7 @@ async fn a_rollout_loses_no_call_that_has_one_attempt() -> Outcome {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_processor_ends_within_its_grace_time_while_mongodb_hangs() -> Outcome {
     let mut world = TestWorld::start_with_own_mongod().await?;
-    let arguments = ["--quiet-period=0s", "--ack-wait=2s", "--grace=1s", "--answer-timeout=60s"];
+    let arguments = ["--quiet-period=0s", "--ack-wait=2s", "--grace=1s", "--request-timeout=60s"];
     let mut processor = RestartedProcessor::new(world.processor("run").arguments(arguments));
     processor.start().await?;
     processor.ready(LONG).await?;

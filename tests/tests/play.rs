@@ -145,7 +145,7 @@ async fn what_is_wrong_with_any_file_is_told_before_anything_is_played() -> Test
     let good = files.write("good.ndjson", &[segment("s", 0), segment("s", 1)].join("\n"))?;
     let broken = files.write("broken.srt", "1\n00:00:01,000 --> 00:00:02,000\nHi\n\n2\n00:00:0x,000 --> 1\nlost\n")?;
     let large =
-        files.write("large.srt", &format!("1\n00:00:01,000 --> 00:00:02,000\n{}\n", "large ".repeat(174_000)))?;
+        files.write("large.srt", &format!("1\n00:00:01,000 --> 00:00:02,000\n{}\n", "large ".repeat(174_750)))?;
     let limit = 1024 * 1024;
     for (arguments, told) in [
         (vec![good.clone(), "missing.vtt".into()], "cannot read missing.vtt".to_owned()),

@@ -369,7 +369,7 @@ async fn a_mongod_that_is_no_replica_set_will_do() -> Outcome {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_away_costs_no_call() -> Outcome {
     let mut world = TestWorld::start_with_own_mongod().await?;
-    let settings = ["--quiet-period", "1s", "--ack-wait", "1s", "--answer-timeout", "1s"];
+    let settings = ["--quiet-period", "1s", "--ack-wait", "1s", "--request-timeout", "1s"];
     let processor = started(&world.processor("run").arguments(settings)).await?;
     let calls: Vec<Call> =
         (0..20).map(|n| Call::of("conversation", &format!("session {n}"), 3)).collect::<Result<_, _>>()?;

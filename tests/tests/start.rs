@@ -9,8 +9,9 @@ use mongodb::bson::{Document, doc};
 use serde_json::{Value, json};
 use transcript_core::contract::{CONSUMER, SEGMENTS_COLLECTION, SUMMARIES_COLLECTION};
 use transcript_tests::{
+    calls::Call,
     process_guard::Exit,
-    processor::ProcessorCommand,
+    processor::{Processor, ProcessorCommand},
     servers::{Login, NatsOptions, NatsServer},
     wait::wait_until,
     world::{StoreOf, TestWorld},
@@ -143,7 +144,7 @@ async fn world_of_bob(permissions: &str) -> Fallible<TestWorld> {
         ] }}"
     );
     let login = Login { user: "ann".to_owned(), password: "x".to_owned() };
-    let options = NatsOptions { config, login: Some(login) };
+    let options = NatsOptions { config, login: Some(login), ..NatsOptions::default() };
     Ok(TestWorld::start_as(StoreOf::AllWorlds, options).await?)
 }
 
@@ -239,10 +240,10 @@ async fn hub_and_leaf(hub_domain: &str, leaf_domain: &str) -> Fallible<HubAndLea
         format!("jetstream {{ store_dir: \"{}\"{domain} }}\n", store.path().display())
     };
     let of_hub = format!("{}leafnodes {{ host: 127.0.0.1, port: {port} }}", jetstream(&stores[0], hub_domain));
-    let hub = NatsServer::start_with(NatsOptions { config: of_hub, login: None }).await?;
+    let hub = NatsServer::start_with(NatsOptions { config: of_hub, ..NatsOptions::default() }).await?;
     let remotes = format!("leafnodes {{ remotes: [{{ url: \"nats://127.0.0.1:{port}\" }}] }}");
     let of_leaf = format!("{}{remotes}", jetstream(&stores[1], leaf_domain));
-    let leaf = NatsServer::start_with(NatsOptions { config: of_leaf, login: None }).await?;
+    let leaf = NatsServer::start_with(NatsOptions { config: of_leaf, ..NatsOptions::default() }).await?;
     // Something at the hub that answers the leaf node once they are connected.
     let at_hub = hub.client().await?;
     let mut asked = at_hub.subscribe("hello").await?;
@@ -303,6 +304,50 @@ async fn no_second_stream_is_made_in_the_domain_of_a_leaf_node() -> TestResult {
     }
     let nowhere = servers.at(&world, leaf, "setup").arguments(["--js-domain", "nowhere"]);
     refused(nowhere, "error: no JetStream answers under the name that --js-domain or --js-api-prefix gives").await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processors_at_a_leaf_node_and_at_the_hub_serve_one_stream() -> TestResult {
+    let world = TestWorld::start().await?;
+    let servers = hub_and_leaf("hub", "leaf").await?;
+    let HubAndLeaf { hub, leaf, .. } = &servers;
+    servers.at(&world, hub, "setup").arguments(["--js-domain", "hub"]).run(SOON).await?;
+    let mut running = vec![];
+    for server in [leaf, hub] {
+        let run = servers.at(&world, server, "run").arguments(["--js-domain", "hub", "--quiet-period", "100ms"]);
+        running.push(run.start().await?);
+    }
+    for run in &running {
+        wait_until("the processor is ready", SOON, || async {
+            if run.logs().contains("ready name=") { Ok(()) } else { Err(run.logs()) }
+        })
+        .await?;
+    }
+    let publishers = [jetstream::new(hub.client().await?), jetstream::new(leaf.client().await?)];
+    for number in 0..20 {
+        let call = Call::of("room", &format!("s-{number}"), 2)?;
+        world.insert_segments(&call.segments).await?;
+        let end = json!({ "conversationId": "room", "sessionId": format!("s-{number}"), "publishedSegments": 2 });
+        let publisher = &publishers[number % 2];
+        publisher.publish("transcription.session-ended", end.to_string().into()).await?.await?;
+    }
+    for server in [hub, leaf] {
+        wait_until("every call is announced once", SOON, || async {
+            let audit = servers.at(&world, server, "audit").arguments(["--js-domain", "hub", "--json"]);
+            let audit = audit.start().await.map_err(|error| error.to_string())?;
+            let exit = audit.wait(SOON).await.map_err(|error| error.to_string())?;
+            let found: Value = serde_json::from_str(&audit.output()).map_err(|error| error.to_string())?;
+            let is_done = found["announced"] == 20 && found["underWay"] == 0 && exit == Exit::Code(0);
+            if is_done { Ok(()) } else { Err(found.to_string()) }
+        })
+        .await?;
+    }
+    let worked = |run: &Processor| run.logs().matches("summarised and announced").count();
+    let (at_leaf, at_hub) = (worked(&running[0]), worked(&running[1]));
+    assert!(at_leaf > 0, "the processor at the leaf node took no call, that at the hub {at_hub}");
+    let at_leaf = jetstream::new(leaf.client().await?);
+    assert_eq!(streams(&at_leaf).await?, Value::Null);
+    Ok(())
 }
 
 #[tokio::test]

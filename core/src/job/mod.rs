@@ -223,11 +223,11 @@ enum Phase {
 #[derive(Debug, Clone)]
 enum Question {
     /// Whether it has everything that this end can know of, and is announced.
-    IsCovered,
+    Covered,
     /// Whether it is still not announced.
-    IsNews { loaded_at: Option<Time> },
+    News { loaded_at: Option<Time> },
     /// Whether it is announced, so that this dead letter is not needed.
-    IsAnnounced { dead_letter: Arc<DeadLetter> },
+    Announced { dead_letter: Arc<DeadLetter> },
 }
 
 /// What is known of a stored summary that is to be announced.
@@ -306,7 +306,7 @@ impl Job {
         let ended = payload.as_ref().and_then(|payload| SessionEnded::parse(&payload.0).ok());
         let (key, phase) = match ended {
             Some(call) => {
-                let question = Question::IsAnnounced { dead_letter: letter(Some(call.clone())) };
+                let question = Question::Announced { dead_letter: letter(Some(call.clone())) };
                 (Some(call.session.key()), Phase::Checking { call, question })
             }
             None => (None, Phase::DeadLettering { dead_letter: letter(None) }),
@@ -494,7 +494,7 @@ impl Job {
         }
         let (phase, next) = match (mem::replace(&mut self.phase, Phase::Over), event) {
             (Phase::Queued { call }, Event::FirstOfKey) if self.is_repeat => {
-                (Phase::Checking { call, question: Question::IsCovered }, Next::Ask)
+                (Phase::Checking { call, question: Question::Covered }, Next::Ask)
             }
             (Phase::Queued { call }, Event::FirstOfKey) => self.settle(call),
             (Phase::Queued { call }, Event::Covered(outcome)) => self.covered(call, outcome),
@@ -549,18 +549,18 @@ impl Job {
                 | Phase::Quiet { call, .. }
                 | Phase::Counting { call, .. }
                 | Phase::Loading { call, .. }
-                | Phase::Checking { call, question: Question::IsCovered },
+                | Phase::Checking { call, question: Question::Covered },
                 Event::Drain,
             )
             | (
                 Phase::Saving { call, .. }
-                | Phase::Checking { call, question: Question::IsNews { .. } }
+                | Phase::Checking { call, question: Question::News { .. } }
                 | Phase::Publishing { call, .. }
                 | Phase::Marking { call, .. },
                 Event::GraceOver,
             ) => self.given_back(call, settings),
             // Better a dead letter too many than a message that is lost.
-            (Phase::Checking { question: Question::IsAnnounced { dead_letter }, .. }, Event::GraceOver) => {
+            (Phase::Checking { question: Question::Announced { dead_letter }, .. }, Event::GraceOver) => {
                 (Phase::DeadLettering { dead_letter }, Next::Ask)
             }
             (
@@ -620,7 +620,7 @@ impl Job {
             return self.done_with(news);
         };
         if now.since(news.read_at) > settings.mark_is_fresh_for() {
-            return (Phase::Checking { call, question: Question::IsNews { loaded_at: news.loaded_at } }, Next::Ask);
+            return (Phase::Checking { call, question: Question::News { loaded_at: news.loaded_at } }, Next::Ask);
         }
         (Phase::Publishing { call, announcement, news }, Next::Ask)
     }
@@ -648,15 +648,15 @@ impl Job {
     ) -> (Phase, Next) {
         let read_at = self.asked_at;
         match (question, stored) {
-            (Question::IsCovered, Some(stored))
+            (Question::Covered, Some(stored))
                 if stored.notified.is_some()
                     && stored.segments >= call.published_segments
                     && self.announcement(stored, around.settings).is_none() =>
             {
                 self.done_with(News { stored, read_at, loaded_at: None })
             }
-            (Question::IsCovered, _) => self.settle(call),
-            (Question::IsNews { loaded_at }, Some(stored)) => {
+            (Question::Covered, _) => self.settle(call),
+            (Question::News { loaded_at }, Some(stored)) => {
                 let news = News { stored, read_at, loaded_at };
                 match self.announcement(stored, around.settings) {
                     Some(announcement) => (Phase::Publishing { call, announcement, news }, Next::Ask),
@@ -664,9 +664,9 @@ impl Job {
                 }
             }
             // Somebody has removed it.
-            (Question::IsNews { .. }, None) => (Phase::Counting { call, settling: Settling::default() }, Next::Ask),
-            (Question::IsAnnounced { .. }, Some(stored)) if is_done(stored, &call) => (Phase::Over, Next::End),
-            (Question::IsAnnounced { dead_letter }, _) => (Phase::DeadLettering { dead_letter }, Next::Ask),
+            (Question::News { .. }, None) => (Phase::Counting { call, settling: Settling::default() }, Next::Ask),
+            (Question::Announced { .. }, Some(stored)) if is_done(stored, &call) => (Phase::Over, Next::End),
+            (Question::Announced { dead_letter }, _) => (Phase::DeadLettering { dead_letter }, Next::Ask),
         }
     }
 
@@ -819,8 +819,8 @@ impl Job {
             }
             // It is announced: that it cannot be marked must not become a second announcement.
             Phase::Marking { news, .. } => self.done_with(news),
-            Phase::Checking { call, question: Question::IsCovered } => self.settle(call),
-            Phase::Checking { question: Question::IsAnnounced { dead_letter }, .. } => {
+            Phase::Checking { call, question: Question::Covered } => self.settle(call),
+            Phase::Checking { question: Question::Announced { dead_letter }, .. } => {
                 (Phase::DeadLettering { dead_letter }, Next::Ask)
             }
             Phase::Queued { call }
@@ -828,7 +828,7 @@ impl Job {
             | Phase::Counting { call, .. }
             | Phase::Loading { call, .. }
             | Phase::Saving { call, .. }
-            | Phase::Checking { call, question: Question::IsNews { .. } }
+            | Phase::Checking { call, question: Question::News { .. } }
             | Phase::Publishing { call, .. } => match remedy {
                 Remedy::TryAgain => self.given_up(call, failure, around),
                 Remedy::DeadLetter => self.dead_letter(now, call, failure.to_string()),

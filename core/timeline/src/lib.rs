@@ -33,7 +33,7 @@ mod text;
 mod words;
 mod xml;
 
-use transcript_trace::{Line, ReadError};
+use transcript_trace::{Line, Processes, ReadError};
 
 use self::{
     bands::Band,
@@ -96,7 +96,7 @@ impl Timeline {
         selection: &Selection,
     ) -> Result<Self, ReadError> {
         let mut reading = read::Reading::new(selection);
-        for line in lines {
+        for line in Processes::of(lines.into_iter()) {
             match line {
                 Ok(line) => reading.line(line),
                 Err(error @ ReadError::CutOff { .. }) => reading.remark(error.to_string()),

@@ -15,13 +15,15 @@ use super::{
     model::{CallName, Lane, Moment, Step},
     read::tolerance,
 };
-use transcript_trace::{Continues, Followed, Follower, Header, LeftOut};
+use transcript_trace::{Followed, Follower, Header, LeftOut};
 
 /// A part of a trace, with those that continue it.
 #[derive(Debug)]
 pub(super) struct DrawnPart {
     /// `None` for an observer's.
     pub(super) name: Option<Arc<str>>,
+    /// See [`ProcessHeader`](transcript_trace::ProcessHeader).
+    pub(super) process: usize,
     /// Which run of this processor it is, from 1.
     pub(super) run: usize,
     pub(super) started: Moment,
@@ -87,13 +89,14 @@ pub(super) struct Open {
 }
 
 impl DrawnPart {
-    pub(super) fn new(header: Header, run: usize, core: Option<Processor>) -> Self {
+    pub(super) fn new(header: Header, process: usize, run: usize, core: Option<Processor>) -> Self {
         let started = Moment::of_wall(header.started_at);
         let last_job = header.continues.as_ref().and_then(|before| before.last_job);
         let last_entry = header.continues.as_ref().map_or(0, |before| before.entries);
         let follower = core.filter(|_| header.processor.is_some()).map(|core| Follower::new(core, last_job));
         Self {
             name: header.processor,
+            process,
             run,
             started,
             now: started,
@@ -112,15 +115,6 @@ impl DrawnPart {
             end: None,
             closed: false,
         }
-    }
-
-    /// Whether the header continues this part.
-    pub(super) fn goes_on_with(&self, header: &Header) -> bool {
-        let follows = |before: &Continues| before.entries == self.last_entry;
-        !self.closed
-            && self.name == header.processor
-            && self.started == Moment::of_wall(header.started_at)
-            && header.continues.as_ref().is_some_and(follows)
     }
 
     /// What starts.

@@ -14,6 +14,7 @@ use transcript_core::{
 
 use crate::{
     format::{Entry, Header, LeftOut, Line, Note, Said},
+    processes::{ProcessHeader, ProcessLine, Processes},
     read::ReadError,
     record::Recorder,
 };
@@ -74,10 +75,10 @@ pub fn cut<W: Write>(
         messages: BTreeMap::new(),
         held: vec![],
     };
-    for line in lines {
+    for line in Processes::of(lines) {
         match line {
-            Ok(Line::Header(header)) => cutting.header(*header),
-            Ok(Line::Entry(entry)) => cutting.entry(*entry)?,
+            Ok(ProcessLine::Header(begun)) => cutting.header(begun),
+            Ok(ProcessLine::Entry(entry)) => cutting.entry(*entry)?,
             Err(ReadError::CutOff { .. }) => {}
             Err(error) => return Err(error.into()),
         }
@@ -101,6 +102,7 @@ struct Cutting<'a, W> {
 
 struct CutPart {
     header: Header,
+    process: usize,
     jobs: BTreeSet<JobId>,
     /// Whether it is being written.
     begun: bool,
@@ -117,15 +119,11 @@ impl Wanted {
 }
 
 impl<W: Write> Cutting<'_, W> {
-    fn header(&mut self, header: Header) {
-        let goes_on = |part: &CutPart| {
-            header.continues.is_some()
-                && part.header.processor == header.processor
-                && part.header.started_at == header.started_at
-        };
-        if !self.part.as_ref().is_some_and(goes_on) {
-            let jobs = BTreeSet::new();
-            self.part = Some(CutPart { header, jobs, begun: false, unseen: vec![], at: Time::ZERO });
+    fn header(&mut self, ProcessHeader { header, process, .. }: ProcessHeader) {
+        // Where a file is missing, the core that is told the rest goes on all the same.
+        if self.part.as_ref().is_none_or(|part| part.process != process) {
+            let (jobs, begun, unseen, at) = (BTreeSet::new(), false, vec![], Time::ZERO);
+            self.part = Some(CutPart { header: *header, process, jobs, begun, unseen, at });
         }
     }
 

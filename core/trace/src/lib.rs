@@ -26,11 +26,10 @@
 //! | `leftOut` | something is missing here, and the jobs that it concerns are not told any further: [`LeftOut`] |
 //! | `note` | something that no core saw, for people: [`Note`] |
 //!
-//! `settings` in the header are the core's, all durations in microseconds. Its `answerTimeout` is the time after which it takes
-//! a report for lost, which is longer than the time-out of the shell that an operator sets.
+//! `settings` in the header are the core's, all durations in microseconds.
 //!
 //! A part that **continues** another file of the same processor says so in its header; its numbers go on from there. Given
-//! alone, it replays from its first new job on.
+//! alone, it replays from its first new job on. [`Processes`] finds which part goes on where.
 //!
 //! # Words
 //!
@@ -52,6 +51,7 @@ mod files;
 mod follow;
 mod format;
 mod json_error;
+mod processes;
 mod read;
 mod record;
 mod redact;
@@ -65,6 +65,7 @@ pub use self::{
     follow::{Followed, Follower},
     format::{Content, Continues, Entry, FORMAT, Header, LeftOut, Line, Note, Said, Servers},
     json_error::json_error,
+    processes::{Begin, ProcessHeader, ProcessLine, Processes},
     read::{ReadError, Reader},
     record::Recorder,
 };

@@ -1,6 +1,10 @@
 //! Feeds a trace to a core and compares what the core says.
 
-use std::{collections::VecDeque, fmt, sync::Arc};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt,
+    sync::Arc,
+};
 
 use serde_json::Value;
 use thiserror::Error;
@@ -8,7 +12,8 @@ use transcript_core::{Input, Output, Processor, SettingsError, Time, ids::JobId}
 
 use crate::{
     follow::{Followed, Follower},
-    format::{Continues, Entry, Header, LeftOut, Line, Said},
+    format::{Entry, Header, LeftOut, Line, Said},
+    processes::{Begin, ProcessHeader, ProcessLine, Processes},
     read::ReadError,
 };
 
@@ -172,30 +177,35 @@ pub fn replay(
     mut new_core: impl FnMut(&Header) -> Result<Processor, SettingsError>,
 ) -> Result<Replayed, Problem> {
     let mut replayed = Replayed::default();
-    let mut part: Option<ReplayedPart> = None;
-    for (line, number) in lines.zip(1_u64..) {
+    let mut parts: BTreeMap<usize, ReplayedPart> = BTreeMap::new();
+    let mut current = 0;
+    for (line, number) in Processes::of(lines).zip(1_u64..) {
         match line {
-            Ok(Line::Header(header)) => {
+            Ok(ProcessLine::Header(ProcessHeader { header, process, begin })) => {
                 replayed.parts += 1;
-                match part.take() {
-                    Some(before) if before.goes_on(&header) => {
-                        part = Some(ReplayedPart { header: *header, ..before });
-                    }
-                    _ => {
+                current = process;
+                let part = match (begin, parts.remove(&process)) {
+                    (Begin::GoesOn, Some(before)) => ReplayedPart { header: *header, ..before },
+                    (Begin::Start | Begin::Gap | Begin::GoesOn, _) => {
                         let core = new_core(&header).map_err(|source| Problem::Settings { line: number, source })?;
                         replayed.partial.extend(header.continues.as_ref().map(|before| before.file.clone()));
-                        part = Some(ReplayedPart::new(*header, core));
+                        // The core of a process whose processor has started again is not needed any more.
+                        parts.retain(|_, part| part.header.processor != header.processor);
+                        ReplayedPart::new(*header, core)
                     }
-                }
+                };
+                parts.insert(process, part);
             }
-            Ok(Line::Entry(entry)) => {
+            Ok(ProcessLine::Entry(entry)) => {
                 replayed.entries += 1;
                 // The reader gives no entry before a header.
-                if let Some(part) = &mut part {
+                if let Some(part) = parts.get_mut(&current) {
                     part.entry(number, *entry, &mut replayed).map_err(Problem::Difference)?;
                 }
             }
-            Err(cut_off @ ReadError::CutOff { .. }) if part.is_some() => replayed.cut_off = Some(cut_off.to_string()),
+            Err(cut_off @ ReadError::CutOff { .. }) if !parts.is_empty() => {
+                replayed.cut_off = Some(cut_off.to_string())
+            }
             Err(error) => return Err(error.into()),
         }
     }
@@ -212,7 +222,6 @@ struct ReplayedPart {
     mismatch: Option<JobMismatch>,
     /// Whether some jobs began in a file that was not given.
     partial: bool,
-    last: u64,
     at: Time,
     input: String,
     remembered: VecDeque<Remembered>,
@@ -236,7 +245,6 @@ impl ReplayedPart {
         let newest = header.continues.as_ref().and_then(|before| before.last_job);
         Self {
             partial: header.continues.is_some(),
-            last: header.continues.as_ref().map_or(0, |before| before.entries),
             header,
             follower: Follower::new(core, newest),
             said: VecDeque::new(),
@@ -247,16 +255,9 @@ impl ReplayedPart {
         }
     }
 
-    fn goes_on(&self, next: &Header) -> bool {
-        let follows = |before: &Continues| before.entries == self.last;
-        next.continues.as_ref().is_some_and(follows)
-            && next.processor == self.header.processor
-            && next.started_at == self.header.started_at
-    }
-
     fn entry(&mut self, line: u64, entry: Entry, replayed: &mut Replayed) -> Result<(), Box<Difference>> {
         let at = entry.at.unwrap_or(self.at);
-        (self.last, self.at) = (entry.n, at);
+        self.at = at;
         let job = entry.job.or_else(|| job_of(&entry.said));
         self.remember(Remembered { line, at, job, words: words(&entry.said) });
         match entry.said {

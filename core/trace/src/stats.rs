@@ -13,7 +13,8 @@ use transcript_core::{
 };
 
 use crate::{
-    format::{Entry, Header, Line, Said},
+    format::{Entry, Line, Said},
+    processes::{Begin, ProcessHeader, ProcessLine, Processes},
     read::ReadError,
 };
 
@@ -105,10 +106,10 @@ impl Stats {
     /// What keeps it from being read; a last line that is cut off does not.
     pub fn read(lines: impl Iterator<Item = Result<Line, ReadError>>) -> Result<Self, ReadError> {
         let mut counting = Counting::default();
-        for line in lines {
+        for line in Processes::of(lines) {
             match line {
-                Ok(Line::Header(header)) => counting.header(*header),
-                Ok(Line::Entry(entry)) => counting.entry(*entry),
+                Ok(ProcessLine::Header(ProcessHeader { process, begin, .. })) => counting.header(process, begin),
+                Ok(ProcessLine::Entry(entry)) => counting.entry(*entry),
                 Err(ReadError::CutOff { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -231,9 +232,8 @@ fn span(micros: u64) -> String {
 #[derive(Debug, Default)]
 struct Counting {
     stats: Stats,
-    header: Option<Header>,
-    /// The last entry's number.
-    last: u64,
+    /// The process that is being read. What another one had under way is over: nobody can tell when it went on.
+    process: usize,
     now: Time,
     jobs: BTreeMap<JobId, Job>,
     /// The jobs of each call that are at work, in their order.
@@ -263,24 +263,17 @@ struct Job {
 }
 
 impl Counting {
-    fn header(&mut self, header: Header) {
+    fn header(&mut self, process: usize, begin: Begin) {
         self.over();
-        let goes_on = self.header.as_ref().is_some_and(|before| {
-            before.processor == header.processor
-                && before.started_at == header.started_at
-                && header.continues.as_ref().is_some_and(|before| before.entries == self.last)
-        });
-        if !goes_on {
+        if begin != Begin::GoesOn || self.process != process {
             self.end_all(End::UnderWay);
             self.now = Time::ZERO;
         }
-        self.last = header.continues.as_ref().map_or(0, |before| before.entries);
         self.stats.parts += 1;
-        self.header = Some(header);
+        self.process = process;
     }
 
     fn entry(&mut self, entry: Entry) {
-        self.last = entry.n;
         self.stats.entries += 1;
         if let Some(at) = entry.at {
             // The outputs before it are there.

@@ -5,7 +5,7 @@ mod world;
 use std::{collections::BTreeSet, time::Duration};
 
 use proptest::prelude::*;
-use transcript_core::{Bug, FailureKind, Input, Payload, Processor, Report, Settings, Time, ids::JobId};
+use transcript_core::{FailureKind, Input, Payload, Processor, Report, Settings, Time, ids::JobId};
 use transcript_trace::{
     Content, Line, ReadError, Reader, Recorder, Said,
     cut::{Wanted, cut},
@@ -100,26 +100,24 @@ fn a_core_with_a_fault_differs_where_the_fault_shows() {
     };
     let plain = play(&settings(), &[call("s", ms(10))]);
     let outage = away(&[call("s", ms(10))]);
-    let odd = Call { session: transcript_core::ids::Session::new("a:b", "c").expect("it is one"), ..call("s", ms(10)) };
-    let odd = play(&settings(), &[odd]);
-    let shown: Vec<String> = [
-        (Bug::NoSettling, &plain),
-        (Bug::CompleteByFirstCount, &plain),
-        (Bug::NoHeartbeat, &outage),
-        (Bug::HeartbeatsAfterFailure, &outage),
-        (Bug::BareNak, &outage),
-        (Bug::UnescapedKey, &odd),
-    ]
-    .into_iter()
-    .map(|(bug, told)| {
-        let trace = record(Content::Redacted, &settings(), told);
-        replayed(&trace).expect("a sound core replays it");
-        match replay(Reader::new(&*trace), |header| Processor::with_bug(header.settings.clone(), bug)) {
-            Err(Problem::Difference(difference)) => format!("{bug:?}: {difference}\n"),
-            other => panic!("{bug:?} does not show: {other:?}"),
-        }
-    })
-    .collect();
+    let other = |settings: &Settings, what: &str| match what {
+        "one count is enough" => Settings { settle_rounds: 1, ..settings.clone() },
+        "slower heartbeats" => Settings { ack_wait: settings.ack_wait * 2, ..settings.clone() },
+        "longer pauses" => Settings { retry_base: settings.retry_base * 8, ..settings.clone() },
+        other => panic!("no such core: {other}"),
+    };
+    let shown: Vec<String> =
+        [("one count is enough", &plain), ("slower heartbeats", &outage), ("longer pauses", &outage)]
+            .into_iter()
+            .map(|(what, told)| {
+                let trace = record(Content::Redacted, &settings(), told);
+                replayed(&trace).expect("the same core replays it");
+                match replay(Reader::new(&*trace), |header| Processor::new(other(&header.settings, what))) {
+                    Err(Problem::Difference(difference)) => format!("{what}: {difference}\n"),
+                    other => panic!("{what}: it does not show: {other:?}"),
+                }
+            })
+            .collect();
     insta::assert_snapshot!(shown.join("\n"));
 }
 
@@ -172,6 +170,11 @@ fn a_trace_goes_on_in_another_file() {
 
     let both = replayed(&[first.clone(), second.clone()].concat()).expect("together they replay");
     assert_eq!((both.parts, both.jobs, both.partial.len()), (2, 3, 0));
+    let whole = record(Content::Redacted, &settings(), &told);
+    let other = text(&whole).replacen("\"processor\":\"a\"", "\"processor\":\"b\"", 1);
+    let mixed = [&first, other.as_bytes(), &second].concat();
+    let mixed = replayed(&mixed).expect("they replay also where another processor's trace stands between them");
+    assert_eq!((mixed.parts, mixed.jobs, mixed.partial.len()), (3, 6, 0));
     replayed(&first).expect("the first alone does");
     let alone = replayed(&second).expect("the second alone does, from its first new job on");
     assert_eq!(alone.partial, ["a-1.jsonl"]);

@@ -16,7 +16,7 @@ use transcript_sim::{
     crashes::{self, Unfit},
 };
 use transcript_trace::{
-    Reader, TraceFiles,
+    ReadError, Reader, TraceFiles,
     cut::Wanted,
     replay::{Problem, replay as replay_trace},
 };
@@ -78,6 +78,7 @@ pub(super) fn crash_everywhere(cli: &Cli, args: &CrashArgs) -> io::Result<ExitCo
     let mut lines = TraceFiles::open(&args.files, &warn).map_err(io::Error::other)?;
     let found = match crashes::everywhere(&mut lines, wanted.as_ref()) {
         Ok(found) => found,
+        Err(Unfit::Read(ReadError::Io(source))) => return Err(named(Path::new(lines.file()), &source)),
         Err(Unfit::Read(source)) => return Err(io::Error::other(lines.unreadable(source))),
         Err(unfit) => return Err(io::Error::other(format!("{}: {unfit}", lines.file()))),
     };

@@ -11,7 +11,9 @@ use transcript_core::{
     ids::{JobId, Session},
     summary::Segment,
 };
-use transcript_trace::{Entry, Header, Line, Note, ReadError, Said, cut::Wanted};
+use transcript_trace::{
+    Entry, Header, Line, Note, ProcessHeader, ProcessLine, Processes, ReadError, Said, cut::Wanted,
+};
 
 use super::Unfit;
 use crate::plan::{Kind, Server};
@@ -110,10 +112,10 @@ impl Story {
         wanted: Option<&Wanted>,
     ) -> Result<Self, Unfit> {
         let mut reading = Reading { wanted, found: None, part: None, parts: 0, story: Loose::default() };
-        for line in lines {
+        for line in Processes::of(lines) {
             match line {
-                Ok(Line::Header(header)) => reading.header(*header),
-                Ok(Line::Entry(entry)) => reading.entry(*entry)?,
+                Ok(ProcessLine::Header(begun)) => reading.header(begun),
+                Ok(ProcessLine::Entry(entry)) => reading.entry(*entry)?,
                 // As a killed process leaves it.
                 Err(ReadError::CutOff { .. }) if reading.parts > 0 => {}
                 Err(error) => return Err(error.into()),
@@ -263,6 +265,8 @@ struct Loose {
 /// The part that is being read.
 struct StoryPart {
     header: Header,
+    /// The process as the trace counts them.
+    of_trace: usize,
     process: usize,
     at: Time,
     /// The session's jobs, with what they asked for.
@@ -273,14 +277,10 @@ struct StoryPart {
 }
 
 impl Reading<'_> {
-    fn header(&mut self, header: Header) {
+    fn header(&mut self, ProcessHeader { header, process: of_trace, .. }: ProcessHeader) {
         self.parts += 1;
-        let goes_on = |part: &&mut StoryPart| {
-            header.continues.is_some()
-                && part.header.processor == header.processor
-                && part.header.started_at == header.started_at
-        };
-        if self.part.as_mut().filter(goes_on).is_some() {
+        // Where a file is missing it is the same process all the same.
+        if self.part.as_ref().is_some_and(|part| part.of_trace == of_trace) {
             return;
         }
         let started_at = micros(header.started_at);
@@ -294,7 +294,7 @@ impl Reading<'_> {
             left_out: false,
         });
         let (jobs, perhaps, replies) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        self.part = Some(StoryPart { header, process, at: Time::ZERO, jobs, perhaps, replies });
+        self.part = Some(StoryPart { header: *header, of_trace, process, at: Time::ZERO, jobs, perhaps, replies });
     }
 
     fn entry(&mut self, entry: Entry) -> Result<(), Unfit> {

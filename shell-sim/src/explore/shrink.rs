@@ -111,7 +111,7 @@ impl Shrinker {
         self.change(|plan| plan.options.settle_rounds = quick.settle_rounds);
         self.change(|plan| plan.options.ack_wait_ms = quick.ack_wait_ms);
         self.change(|plan| plan.options.retry_timeout_ms = quick.retry_timeout_ms);
-        self.change(|plan| plan.options.answer_timeout_ms = quick.answer_timeout_ms);
+        self.change(|plan| plan.options.request_timeout_ms = quick.request_timeout_ms);
         self.change(|plan| plan.options.max_deliver = quick.max_deliver);
         self.change(|plan| plan.options.window_ms = quick.window_ms);
         self.change(|plan| plan.options.timer_lag_ms = quick.timer_lag_ms);

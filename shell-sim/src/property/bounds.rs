@@ -34,7 +34,7 @@ impl Property for MemoryStaysWithinBounds {
         let Observation::Waits { processor, jobs, overflowed, .. } = seen else { return Ok(()) };
         // A pull that was served just before its connection broke may come on top of the next one.
         let stale = if ledger.plan.options.revise { ledger.promises.max_in_flight } else { 0 };
-        let most = ledger.promises.max_in_flight * 2 + ledger.given_up + stale;
+        let most = ledger.promises.max_in_flight * 4 + ledger.given_up + stale;
         if *jobs > most || *overflowed > 0 {
             return Err(format!("processor {processor} has {jobs} jobs, {overflowed} overflowed; {most} are allowed"));
         }

@@ -54,7 +54,11 @@ impl Property for ARevisionIsAnnouncedOnce {
         if let Observation::Saved { key, after, .. } = seen {
             self.stored.insert((*key).clone(), after.revision);
         }
-        if let Observation::Marked { key, announcement: Announcement::Revised { revision } } = seen {
+        // What was announced may be less than what is stored, which then is the next revision.
+        if let Observation::Marked { key, revision, .. } = seen {
+            self.stored.insert((*key).clone(), *revision);
+        }
+        if let Observation::Marked { key, announcement: Announcement::Revised { revision }, .. } = seen {
             let marked = self.marked.entry((*key).clone()).or_default();
             *marked = (*marked).max(*revision);
         }

@@ -10,6 +10,8 @@ mod link;
 mod mongo;
 mod nats;
 mod operator;
+#[cfg(feature = "planted-bugs")]
+mod planted;
 mod shell;
 mod store_socket;
 mod tape;

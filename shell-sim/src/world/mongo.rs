@@ -154,7 +154,10 @@ fn perform(world: &World, command: Command, fate: Fate) -> Result<Answer, StoreE
         match announcement {
             _ if !done => {}
             None => world.saw(&Observation::Saved { key, before, after: &after }),
-            Some(announcement) => world.saw(&Observation::Marked { key, announcement: *announcement }),
+            Some(announcement) => {
+                let (announcement, revision) = (*announcement, after.revision);
+                world.saw(&Observation::Marked { key, announcement, revision });
+            }
         }
     }
     answer.map(|answer| if world.has_bug(Bug::StalePage) { stale(world, answer) } else { answer })

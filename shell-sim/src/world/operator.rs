@@ -61,7 +61,7 @@ pub(super) fn act(world: &Rc<World>, number: usize, twist: &mut Twist) {
         }
         Action::LoseAnswer => {
             disturb(world, None, AFTERMATH);
-            fail_some(world, millis(plan.options.answer_timeout_ms));
+            fail_some(world, millis(plan.options.request_timeout_ms));
             twist.lose_answer = true;
         }
         Action::FailBefore(fault) => twist.fate = Some(Fate::FailsBefore(error(*fault))),

@@ -19,6 +19,8 @@ use transcript_client::{
 };
 use transcript_core::{Delivery, Effect, Input, Output, Processor, Report, Time, WakeUp, WallTime, ids::EffectId};
 
+#[cfg(feature = "planted-bugs")]
+use super::planted;
 use super::{
     World, faults::Point, finders, mongo::MongoClient, nats, nats::NatsClient, store_socket::StoreSocket,
     tape::ProcessTape,
@@ -73,7 +75,7 @@ pub(super) struct Shared {
     nats: Rc<NatsClient>,
     pub(super) mongo: Rc<MongoClient>,
     pub(super) store: StoreSocket,
-    answer_timeout: Duration,
+    request_timeout: Duration,
     /// It has been told to take no more work.
     draining: Cell<bool>,
     /// Where what the core is told is written down.
@@ -94,6 +96,8 @@ struct Driver {
     /// Where each call was acknowledged last; for planted bugs only.
     #[cfg(feature = "planted-bugs")]
     replies: std::collections::BTreeMap<transcript_core::ids::Key, Arc<str>>,
+    #[cfg(feature = "planted-bugs")]
+    planted: planted::Planted,
 }
 
 /// Which wake-ups have been served.
@@ -116,7 +120,7 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
         nats: Rc::clone(&nats),
         mongo: Rc::clone(&mongo),
         store: StoreSocket::new(options.core().request_timeout),
-        answer_timeout: options.core().request_timeout,
+        request_timeout: options.core().request_timeout,
         draining: Cell::new(false),
         tape: begin_tape(world, processor),
     });
@@ -129,12 +133,14 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
     world.spawn_on(processor, Rc::clone(&nats).keep_connected());
     let settings = jetstream::Settings {
         name: format!("processor {processor}").into(),
-        answer_timeout: shared.answer_timeout,
+        request_timeout: shared.request_timeout,
         pull_expires: PULL_EXPIRES,
         pull_margin: pull_margin(world),
         consumer_every: CONSUMER_EVERY,
         ..jetstream::Settings::default()
     };
+    #[cfg(feature = "planted-bugs")]
+    let bug = world.plan.bug;
     let driver = Driver {
         shared,
         core,
@@ -144,6 +150,8 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
         held: VecDeque::new(),
         #[cfg(feature = "planted-bugs")]
         replies: std::collections::BTreeMap::new(),
+        #[cfg(feature = "planted-bugs")]
+        planted: planted::Planted::new(bug),
     };
     world.spawn_on(processor, driver.run());
     Handles { events, nats, mongo, core: kept, ack_wait }
@@ -156,6 +164,8 @@ fn pull_margin(world: &World) -> Duration {
 
 fn new_core(world: &World) -> Processor {
     let settings = world.settings.borrow().core();
+    #[cfg(feature = "planted-bugs")]
+    let settings = planted::settings(world.plan.bug, settings);
     #[cfg(feature = "planted-bugs")]
     if let Some(bug) = world.plan.bug.and_then(Bug::core) {
         return Processor::with_bug(settings, bug).expect("the plan's settings can work");
@@ -197,7 +207,7 @@ impl Shared {
 
     async fn within<T>(&self, answer: impl Future<Output = T>) -> Option<T> {
         let late = async {
-            self.world.clock.sleep(self.answer_timeout).await;
+            self.world.clock.sleep(self.request_timeout).await;
             None
         };
         future::or(async { Some(answer.await) }, late).await
@@ -300,6 +310,13 @@ impl Driver {
         {
             self.replies.insert(ended.session.key(), Arc::clone(&delivery.reply));
         }
+        #[cfg(feature = "planted-bugs")]
+        if world.plan.bug.is_some() {
+            let told = self.planted.input(&self.core.borrow(), input);
+            told.into_iter().for_each(|input| self.tell(input));
+            std::mem::take(&mut self.planted.also).into_iter().for_each(|input| self.tell(input));
+            return;
+        }
         self.tell(input);
         if let Some(id) = reported.filter(|_| self.core.borrow().counters().ignored_reports > ignored) {
             world.saw(&Observation::Ignored { processor, id });
@@ -354,6 +371,15 @@ impl Driver {
         let processor = *processor;
         loop {
             let output = self.core.borrow_mut().poll_output();
+            #[cfg(feature = "planted-bugs")]
+            let output = if world.plan.bug.is_some() {
+                let said = self.planted.output(output);
+                self.told.extend(std::mem::take(&mut self.planted.also));
+                let Some(said) = said else { continue };
+                said
+            } else {
+                output
+            };
             match output {
                 Output::Perform { id, effect } => {
                     world.saw(&Observation::Asked { processor, id, effect: &effect });

@@ -33,8 +33,8 @@ struct Cue {
 
 impl Joiner {
     /// Takes the next cue, and hands on the sentences that are over with it.
-    pub(crate) fn push(&mut self, segment: Segment, put: &mut impl FnMut(Segment)) {
-        if let Some(open) = self.open.take_if(|open| !open.goes_on_with(&segment)) {
+    pub(crate) fn push(&mut self, segment: &Segment, put: &mut impl FnMut(Segment)) {
+        if let Some(open) = self.open.take_if(|open| !open.goes_on_with(segment)) {
             open.put_all(put);
         }
         let open = self.open.get_or_insert_with(|| Open {
@@ -42,7 +42,7 @@ impl Joiner {
             text: String::new(),
             cues: Vec::new(),
         });
-        open.append(&segment);
+        open.append(segment);
         open.put_sentences(put);
         if open.text.is_empty() {
             self.open = None;

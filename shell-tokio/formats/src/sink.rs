@@ -55,7 +55,7 @@ impl Sink {
             self.put(segment);
             return;
         };
-        joiner.push(segment, &mut |segment| self.put(segment));
+        joiner.push(&segment, &mut |segment| self.put(segment));
         self.joiner = Some(joiner);
     }
 

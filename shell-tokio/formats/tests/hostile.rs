@@ -13,11 +13,13 @@ use transcript_formats::{Faults, Format, Options, Record};
 
 fn files(directory: &str) -> Vec<(String, Vec<u8>)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory);
-    let mut paths: Vec<PathBuf> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut paths: Vec<PathBuf> = fs::read_dir(directory)
+        .and_then(|entries| entries.map(|entry| entry.map(|entry| entry.path())).collect())
+        .expect("the directory is there");
     paths.retain(|path| path.is_file());
     paths.sort();
-    let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
-    paths.iter().map(|path| (name(path), fs::read(path).unwrap())).collect()
+    let name = |path: &Path| path.file_name().expect("a file has a name").to_string_lossy().into_owned();
+    paths.iter().map(|path| (name(path), fs::read(path).expect("it is readable"))).collect()
 }
 
 fn fixtures() -> Vec<(String, Vec<u8>)> {

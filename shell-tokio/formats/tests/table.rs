@@ -12,14 +12,16 @@ use transcript_formats::{Broken, Cues, Faults, Labels, Options, Reader, Record};
 
 fn fixtures() -> Vec<PathBuf> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/formats");
-    let mut files: Vec<PathBuf> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut files: Vec<PathBuf> = fs::read_dir(directory)
+        .and_then(|entries| entries.map(|entry| entry.map(|entry| entry.path())).collect())
+        .expect("the directory is there");
     files.retain(|path| path.is_file());
     files.sort();
     files
 }
 
 fn name(path: &Path) -> String {
-    path.file_name().unwrap().to_str().unwrap().to_owned()
+    path.file_name().expect("a file has a name").to_string_lossy().into_owned()
 }
 
 fn options(name: &str) -> Options {

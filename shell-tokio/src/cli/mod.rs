@@ -546,10 +546,10 @@ pub struct RunSettings {
     pub retry_cap: Duration,
     /// How long an answer of MongoDB or NATS is waited for before the step counts as failed, 100ms to 10m
     #[arg(
-        long, env = "TRANSCRIPT_ANSWER_TIMEOUT", value_name = "DURATION", default_value = "10s",
+        long, env = "TRANSCRIPT_REQUEST_TIMEOUT", value_name = "DURATION", default_value = "10s",
         value_parser = parse::duration("100ms", "10m")
     )]
-    pub answer_timeout: Duration,
+    pub request_timeout: Duration,
     /// How long calls in hand may take to be finished once told to stop, 0s to 10m
     #[arg(
         long, env = "TRANSCRIPT_GRACE", value_name = "DURATION", default_value = "20s",

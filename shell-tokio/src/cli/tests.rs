@@ -1,3 +1,5 @@
+use transcript_core::Settings;
+
 use super::*;
 
 /// Reads `line` as a command line, in an environment that holds none of the variables.
@@ -55,6 +57,76 @@ fn defaults_are_those_of_the_contract() {
 }
 
 #[test]
+fn defaults_are_those_of_the_core() {
+    assert_eq!(crate::service::run::core_settings(&run_args("run"), &StreamValues::default()), Settings::default());
+}
+
+/// A setting of the README's table: its flag, its variable, and its default where that is a value.
+fn settings_of_the_readme() -> Vec<(String, String, Option<String>)> {
+    let code = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+    let readme = include_str!("../../../README.md");
+    let table = readme.lines().skip_while(|line| !line.starts_with("| flag | environment | default |"));
+    let rows = table.skip(2).take_while(|line| line.starts_with('|'));
+    rows.flat_map(|row| {
+        let cells: Vec<_> = row.split('|').collect();
+        let (flags, variables, defaults) = (code(cells[1]), code(cells[2]), code(cells[3]));
+        flags.into_iter().enumerate().map(move |(place, flag)| {
+            // Where a row has two flags, the variable is given as far as they have it in common.
+            let variable = variables[0].clone();
+            (flag, variable, defaults.get(place).cloned())
+        })
+    })
+    .collect()
+}
+
+#[test]
+fn the_readme_has_every_setting_of_the_service_and_its_default() {
+    let mut command = Cli::command();
+    let run = command.find_subcommand_mut("run").expect("the service is a command");
+    let in_help: Vec<_> = run
+        .get_arguments()
+        .map(|setting| {
+            let variable = setting.get_env().expect("every setting has a variable").to_string_lossy().into_owned();
+            let default = setting.get_default_values().first().map(|value| value.to_string_lossy().into_owned());
+            let help = setting.get_help().expect("every setting has help").to_string();
+            (format!("--{}", setting.get_long().expect("every setting has a flag")), variable, default, help)
+        })
+        .collect();
+    assert!(in_help.len() > 20, "the settings were found: {in_help:?}");
+    let mut in_readme = settings_of_the_readme();
+    let mut of_streams = "run".to_owned();
+    for (flag, variable, default, help) in &in_help {
+        let place = in_readme.iter().position(|(listed, ..)| listed == flag);
+        let (_, listed, listed_default) = in_readme.remove(place.unwrap_or_else(|| panic!("{flag} is not listed")));
+        let is_listed = match listed.strip_suffix('…') {
+            Some(beginning) => variable.starts_with(beginning),
+            None => *variable == listed,
+        };
+        assert!(is_listed, "{flag} is {variable} and not {listed}");
+        match (default, &listed_default) {
+            // It is left as the stream or the consumer has it; the value is that of a new one.
+            (None, Some(new)) => {
+                assert!(help.contains(&format!(" {new} for ")), "{flag}: {help}");
+                of_streams += &format!(" {flag}={new}");
+            }
+            // What is off unless it is asked for has no value.
+            (default, listed) => {
+                assert_eq!(default.as_ref().filter(|default| *default != "false"), listed.as_ref(), "{flag}");
+            }
+        }
+    }
+    let others = StreamValues {
+        duplicate_window: Duration::ZERO,
+        replicas: 0,
+        ack_wait: Duration::ZERO,
+        max_deliver: 0,
+        max_ack_pending: 0,
+    };
+    assert_eq!(run_args(&of_streams).stream.or(others), StreamValues::default(), "{of_streams}");
+    assert_eq!(in_readme, [], "the README has settings that are not there");
+}
+
+#[test]
 fn servers_can_be_named_before_and_after_the_command() {
     for line in ["--nats-url nats://a --mongodb-database d setup", "setup --nats-url nats://a --mongodb-database d"] {
         let cli = read(line).unwrap();
@@ -82,7 +154,7 @@ fn what_is_out_of_bounds_is_refused_with_flag_value_and_bound() {
         ("--nak-delay", "61m", "must be from 0s to 1h"),
         ("--retry-base", "0s", "must be from 1ms to 1m"),
         ("--retry-cap", "0s", "must be from 1ms to 1h"),
-        ("--answer-timeout", "99ms", "must be from 100ms to 10m"),
+        ("--request-timeout", "99ms", "must be from 100ms to 10m"),
         ("--grace", "601s", "must be from 0s to 10m"),
         ("--record-max-size", "1KiB", "must be from 1MiB to 1TiB"),
         ("--record-max-age", "0s", "must be from 1s to 365d"),

@@ -142,9 +142,6 @@ async fn publish(client: &Client, prefix: &str, frame: Frame) -> Result<(), asyn
 fn header_map(headers: Headers) -> HeaderMap {
     let mut map = HeaderMap::new();
     for (name, value) in headers {
-        if cfg!(feature = "first-version") && name == "Nats-Msg-Id" {
-            continue;
-        }
         map.append(name.as_ref(), value);
     }
     map

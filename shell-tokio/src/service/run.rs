@@ -78,9 +78,6 @@ pub async fn run(
     args: &RunArgs,
     Ends { logins, signals }: Ends<'_>,
 ) -> Result<(), RunError> {
-    if cfg!(feature = "first-version") {
-        tracing::error!("this build has the faults of the first version and is for tests only");
-    }
     // A start that must fail changes nothing on the servers.
     args.record.directory.as_deref().map_or(Ok(()), record::prepare)?;
     let mut request = setup::Request { settings: args.stream.clone(), api, ..setup::Request::default() };
@@ -145,13 +142,13 @@ pub async fn drive(
     let clock = Clock::start();
     let (repair, problems) = mpsc::channel(1);
     tokio::spawn(mend(problems, jetstream.clone(), request.clone()));
-    let answer_timeout = args.jobs.answer_timeout;
+    let request_timeout = args.jobs.request_timeout;
     let name: Arc<str> = args.name.clone().unwrap_or_else(own_name).into();
     let (tape, recording) = record(&client, database, args, &values, &name, clock).await?.unzip();
     let settings = transcript_client::jetstream::Settings {
         name: Arc::clone(&name),
         api_prefix: api_prefix.into(),
-        answer_timeout,
+        request_timeout,
         ..transcript_client::jetstream::Settings::default()
     };
     // Before anything is pulled it listens to advisories: it is a pull that makes JetStream notice.
@@ -159,10 +156,10 @@ pub async fn drive(
     let mut finders = JoinSet::new();
     if args.announce.revise {
         let AnnounceSettings { revise_every, revise_within, .. } = args.announce;
-        let watch = Watch::new(database, reports.clone(), answer_timeout, clock, revise_every, revise_within);
+        let watch = Watch::new(database, reports.clone(), request_timeout, clock, revise_every, revise_within);
         finders.spawn(watch.run());
     }
-    let servers = RealServers { store: Store::start(database, &reports, clock, answer_timeout), nats: socket, repair };
+    let servers = RealServers { store: Store::start(database, &reports, clock, request_timeout), nats: socket, repair };
     tracing::info!(name = &*name, jobs = ?args.jobs, announce = ?args.announce, stream = ?values, "ready");
     let turns = Turns::default();
     let watchdog = Watchdog::start(turns.clone(), watchdog::log).map_err(RunError::Watchdog)?;
@@ -303,7 +300,7 @@ pub fn core_settings(args: &RunArgs, values: &StreamValues) -> Settings {
         nak_delay,
         retry_base,
         retry_cap,
-        answer_timeout,
+        request_timeout,
         grace,
     } = args.jobs;
     Settings {
@@ -318,7 +315,7 @@ pub fn core_settings(args: &RunArgs, values: &StreamValues) -> Settings {
         nak_delay,
         retry_base,
         retry_cap,
-        request_timeout: answer_timeout,
+        request_timeout,
         duplicate_window: values.duplicate_window,
         grace,
         announce_once: args.announce.announce_once,

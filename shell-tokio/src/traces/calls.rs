@@ -7,7 +7,7 @@ use transcript_core::{
     event::SessionEnded,
     ids::{JobId, Session},
 };
-use transcript_trace::{Line, ReadError, Said};
+use transcript_trace::{Line, ProcessHeader, ProcessLine, Processes, ReadError, Said};
 
 use super::list::moment;
 
@@ -24,18 +24,19 @@ pub(super) fn calls(lines: impl Iterator<Item = Result<Line, ReadError>>) -> Res
     let mut calls: BTreeMap<Session, Call> = BTreeMap::new();
     let mut jobs: BTreeMap<JobId, Session> = BTreeMap::new();
     let (mut started_at, mut at) = (WallTime::from_millis(0), Time::ZERO);
-    for line in lines {
+    let mut current = None;
+    for line in Processes::of(lines) {
         let entry = match line {
             Err(ReadError::CutOff { .. }) => continue,
             Err(error) => return Err(error),
-            Ok(Line::Header(header)) => {
-                if header.continues.is_none() {
+            Ok(ProcessLine::Header(ProcessHeader { header, process, .. })) => {
+                if current.replace(process) != Some(process) {
                     jobs.clear();
                 }
                 started_at = header.started_at;
                 continue;
             }
-            Ok(Line::Entry(entry)) => entry,
+            Ok(ProcessLine::Entry(entry)) => entry,
         };
         at = entry.at.unwrap_or(at);
         match entry.said {

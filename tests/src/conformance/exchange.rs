@@ -277,7 +277,7 @@ fn options(plan: &ServerPlan) -> NatsOptions {
         format!("accounts {{ TEST: {{ jetstream: {{ max_store: {most} }}, {users} }} }}\nno_auth_user: tester\n")
     });
     let payload = plan.max_payload.map(|most| format!("max_payload: {most}\n"));
-    NatsOptions { config: [account, payload].into_iter().flatten().collect(), login: None }
+    NatsOptions { config: [account, payload].into_iter().flatten().collect(), ..NatsOptions::default() }
 }
 
 /// A client that reads and writes the protocol as it is.

@@ -5,6 +5,7 @@
 //! by the time that has passed: what the processor would say next is held back or lost, what it has said is looked up in the
 //! stream and in the store, and then it is killed.
 
+pub mod first_version;
 pub mod prediction;
 pub(crate) mod stop;
 pub mod table;
@@ -109,9 +110,14 @@ impl Times {
     /// As arguments of `run`.
     #[must_use]
     pub fn arguments(&self) -> Vec<String> {
-        let settings =
-            [("quiet-period", self.quiet_period), ("ack-wait", self.ack_wait), ("duplicate-window", self.window)];
-        settings.iter().map(|(name, time)| format!("--{name}={}ms", time.as_millis())).collect()
+        let quiet_period = format!("--quiet-period={}ms", self.quiet_period.as_millis());
+        self.of_streams().into_iter().chain([quiet_period]).collect()
+    }
+
+    /// As arguments of `setup`.
+    fn of_streams(&self) -> [String; 2] {
+        [("ack-wait", self.ack_wait), ("duplicate-window", self.window)]
+            .map(|(name, time)| format!("--{name}={}ms", time.as_millis()))
     }
 }
 
@@ -158,8 +164,14 @@ impl Stage {
             .processor("run")
             .version(crash.version)
             .environment("NATS_URL", nats.url())
-            .environment("MONGODB_URI", mongo.uri())
-            .arguments(crash.times.arguments());
+            .environment("MONGODB_URI", mongo.uri());
+        let command = match crash.version {
+            Version::Product => command.arguments(crash.times.arguments()),
+            Version::First => {
+                world.processor("setup").arguments(crash.times.of_streams()).run(MARGIN).await?;
+                command.argument(format!("--quiet-period-ms={}", crash.times.quiet_period.as_millis()))
+            }
+        };
         let call = Call::of("conversation", "session", SEGMENTS)?;
         Ok(Self { world, nats, mongo, restarted: RestartedProcessor::new(command), call })
     }

@@ -29,7 +29,7 @@ const WITHIN: Duration = Duration::from_secs(60);
 const TIMES: [(&str, &str); 4] = [
     ("TRANSCRIPT_QUIET_PERIOD", "300ms"),
     ("TRANSCRIPT_ACK_WAIT", "1500ms"),
-    ("TRANSCRIPT_ANSWER_TIMEOUT", "1s"),
+    ("TRANSCRIPT_REQUEST_TIMEOUT", "1s"),
     ("TRANSCRIPT_RETRY_CAP", "500ms"),
 ];
 

@@ -309,7 +309,7 @@ impl JetStream {
                 Ok(frame) => {
                     self.last_token += 1;
                     task.state = State::Open(self.last_token);
-                    self.open.insert(self.last_token, (id, self.now.after(self.settings.answer_timeout)));
+                    self.open.insert(self.last_token, (id, self.now.after(self.settings.request_timeout)));
                     return Some(Frame { reply: Some(self.last_token), ..frame });
                 }
                 Err(failure) => self.failed(id, failure),
@@ -337,7 +337,7 @@ impl JetStream {
     }
 
     fn received(&mut self, message: Message) {
-        self.pulls.heard();
+        self.pulls.heard(self.now, self.settings.pull_margin);
         if message.to == Address::Advisories {
             return self.advised(&message);
         }
@@ -579,7 +579,7 @@ impl JetStream {
         }
         while let Some(entry) = self.open.first_entry().filter(|entry| entry.get().1 <= self.now) {
             let (id, _) = entry.remove();
-            let detail = format!("NATS: no answer within {:?}", self.settings.answer_timeout);
+            let detail = format!("NATS: no answer within {:?}", self.settings.request_timeout);
             self.failed(id, Failure { kind: FailureKind::TimedOut, detail });
         }
         if self.pulls.forget_silent(self.now) {

@@ -211,7 +211,7 @@ pub struct Settings {
     /// The name of the processor, for dead letters.
     pub name: Arc<str>,
     /// How long an answer may take, from when the frame was given to be written.
-    pub answer_timeout: Duration,
+    pub request_timeout: Duration,
     /// How long the server keeps a pull request.
     ///
     /// A request outlives a connection that broke without a word, and until it expires the server hands every other message
@@ -236,7 +236,7 @@ impl Default for Settings {
             consumer: CONSUMER.into(),
             api_prefix: "$JS.API".into(),
             name: "unknown".into(),
-            answer_timeout: Duration::from_secs(10),
+            request_timeout: Duration::from_secs(10),
             pull_expires: Duration::from_secs(1),
             pull_margin: Duration::from_millis(1500),
             max_batch: 4096,

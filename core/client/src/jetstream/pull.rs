@@ -63,6 +63,9 @@ struct Pull {
     batch: u64,
     /// When the server's word that it has expired is no longer waited for.
     forgotten_at: Time,
+    /// The word has not come in time. Either it is lost, or the request itself is still on its way: then the server will
+    /// serve it yet.
+    is_late: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -133,7 +136,7 @@ impl Pulls {
     pub(super) fn asked(&mut self, now: Time, token: u64, request: Request, margin: Duration) {
         let forgotten_at = now.after(request.expires).after(margin);
         self.left += request.batch;
-        self.open.push(Pull { token, batch: request.batch, forgotten_at });
+        self.open.push(Pull { token, batch: request.batch, forgotten_at, is_late: false });
     }
 
     /// Counts a message that is on its way to the core, whichever request it answers: one that is over does not make it less
@@ -218,23 +221,29 @@ impl Pulls {
         self.is_mute = false;
     }
 
-    /// The server has said something.
-    pub(super) fn heard(&mut self) {
+    /// The server has said something: a request that is late has reached it by now, and expires from now on.
+    pub(super) fn heard(&mut self, now: Time, margin: Duration) {
         if std::mem::take(&mut self.is_mute) {
             self.not_before = Time::ZERO;
+            let forgotten_at = now.after(self.bounds.expires).after(margin);
+            self.open.iter_mut().filter(|pull| pull.is_late).for_each(|pull| pull.forgotten_at = forgotten_at);
         }
     }
 
-    /// Forgets the requests whose end the server has not told in time; whether there were any.
+    /// Looks for requests whose end the server has not told in time; whether there are any. They are forgotten the second
+    /// time, when the server has said something else meanwhile.
     pub(super) fn forget_silent(&mut self, now: Time) -> bool {
-        let before = self.open.len();
-        self.open.retain(|pull| pull.forgotten_at > now);
-        let any = self.open.len() < before;
+        let mut any = false;
+        for pull in self.open.iter_mut().filter(|pull| pull.forgotten_at <= now && !pull.is_late) {
+            (pull.is_late, pull.forgotten_at) = (true, now.after(MUTE));
+            any = true;
+        }
         if any {
-            self.left = self.left.min(self.open.iter().map(|pull| pull.batch).sum());
             self.is_mute = true;
             self.not_before = now.after(MUTE);
         }
+        self.open.retain(|pull| pull.forgotten_at > now);
+        self.left = self.left.min(self.open.iter().map(|pull| pull.batch).sum());
         any
     }
 
@@ -420,11 +429,16 @@ mod tests {
     fn a_mute_server_is_asked_for_no_more_until_it_says_something() {
         let mut pulls = pulls(8);
         ask(&mut pulls, 1);
+        pulls.stop();
         let late = Time::ZERO.after(Duration::from_secs(5));
         assert!(pulls.forget_silent(late));
         assert_eq!(pulls.wanted(late), None);
-        pulls.heard();
-        assert!(pulls.wanted(late).is_some());
+        assert!(!pulls.has_stopped(), "the request may not have reached the server yet");
+        pulls.heard(late, MARGIN);
+        assert!(!pulls.forget_silent(late.after(MARGIN)));
+        assert!(!pulls.has_stopped(), "it has, and lasts from then on");
+        assert!(!pulls.forget_silent(late.after(MARGIN * 2)));
+        assert!(pulls.has_stopped());
     }
 
     #[test]

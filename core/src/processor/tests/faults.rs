@@ -267,7 +267,7 @@ fn a_page_brings_no_more_than_was_reserved_for_it() {
         (*max_bytes, after.clone())
     };
     assert_eq!(asked(&bench), (8 << 10, None), "4 KiB for each of the two that were counted");
-    bench.report(LOAD, Report::Loaded(Page { segments: vec![], next: None, needs: Some(1 << 20) }));
+    bench.report(LOAD, Report::Loaded(Page { needs: Some(1 << 20), ..page(0..0, None) }));
     assert_eq!((asked(&bench), bench.processor.bytes_in_flight()), ((1 << 20, None), 1 << 20));
     let next = Page { needs: Some(12 << 20), ..page(0..1, Some("x")) };
     bench.report(LOAD, Report::Loaded(next));
@@ -299,7 +299,7 @@ fn large_segments_stay_within_the_bytes_in_flight() {
         let report = match &what {
             Effect::Count { .. } => Report::Counted { segments: 1 },
             Effect::Load { max_bytes, .. } if *max_bytes < 100_000 => {
-                Report::Loaded(Page { segments: vec![], next: None, needs: Some(100_000) })
+                Report::Loaded(Page { needs: Some(100_000), ..page(0..0, None) })
             }
             Effect::Load { .. } => Report::Loaded(large()),
             Effect::Save { .. } => Report::Saved(STORED),

@@ -151,11 +151,14 @@ impl Bench {
 
     /// The reason of the dead letter, or of the term, that was asked for.
     fn reason(&self) -> String {
-        match &self.asked.front().expect("an effect was asked for").1 {
-            Effect::DeadLetter { dead_letter } => dead_letter.reason.clone(),
-            Effect::Acknowledge { acknowledgement: Acknowledgement::Term { reason }, .. } => reason.clone(),
-            other => panic!("it has no reason: {other}"),
+        let effect = &self.asked.front().expect("an effect was asked for").1;
+        if let Effect::DeadLetter { dead_letter } = effect {
+            return dead_letter.reason.clone();
         }
+        let Effect::Acknowledge { acknowledgement: Acknowledgement::Term { reason }, .. } = effect else {
+            panic!("it has no reason: {effect}")
+        };
+        reason.clone()
     }
 
     fn nothing_asked(&mut self) -> &mut Self {
@@ -281,11 +284,8 @@ impl What<'_> {
             }
             About(kind, message) => {
                 effect.kind() == kind
-                    && match effect {
-                        Effect::DeadLetter { dead_letter } => dead_letter.stream_sequence == message,
-                        Effect::Republish { stream_sequence, .. } => *stream_sequence == message,
-                        other => panic!("it is about no message: {other}"),
-                    }
+                    && (matches!(effect, Effect::DeadLetter { dead_letter } if dead_letter.stream_sequence == message)
+                        || matches!(effect, Effect::Republish { stream_sequence, .. } if *stream_sequence == message))
             }
             Revision(kind, revision) => {
                 let (Effect::Publish { announcement, .. } | Effect::Mark { announcement, .. }) = effect else {

@@ -20,7 +20,7 @@ use super::{
     part::{DrawnPart, Job, Open},
     words,
 };
-use transcript_trace::{Entry, Header, Line, Said};
+use transcript_trace::{Begin, Entry, ProcessHeader, ProcessLine, Said};
 
 /// How many tries of an effect are drawn before those that fail alike are drawn as one.
 const TRIES: u64 = 2;
@@ -78,11 +78,11 @@ impl<'a> Reading<'a> {
         }
     }
 
-    pub(super) fn line(&mut self, line: Line) {
+    pub(super) fn line(&mut self, line: ProcessLine) {
         self.totals.lines += 1;
         match line {
-            Line::Header(header) => self.header(*header),
-            Line::Entry(entry) => self.entry(*entry),
+            ProcessLine::Header(begun) => self.header(begun),
+            ProcessLine::Entry(entry) => self.entry(*entry),
         }
     }
 
@@ -98,7 +98,7 @@ impl<'a> Reading<'a> {
         finish::timeline(self)
     }
 
-    fn header(&mut self, header: Header) {
+    fn header(&mut self, ProcessHeader { header, process, begin }: ProcessHeader) {
         self.totals.parts += 1;
         if let Some(about) = &header.about
             && self.abouts.len() < MOST_ABOUTS
@@ -106,7 +106,8 @@ impl<'a> Reading<'a> {
         {
             self.abouts.push(about.clone());
         }
-        if let Some(known) = self.parts.iter().rposition(|part| part.goes_on_with(&header)) {
+        let of_process = |part: &DrawnPart| part.process == process && !part.closed;
+        if let (Begin::GoesOn, Some(known)) = (begin, self.parts.iter().rposition(of_process)) {
             self.current = known;
             return;
         }
@@ -123,7 +124,7 @@ impl<'a> Reading<'a> {
         let run = 1 + self.parts.iter().filter(|part| part.name.is_some() && part.name == header.processor).count();
         let core = Processor::new(header.settings.clone()).ok();
         self.current = self.parts.len();
-        self.parts.push(DrawnPart::new(header, run, core));
+        self.parts.push(DrawnPart::new(*header, process, run, core));
         if self.parts[self.current].name.is_some() {
             let at = self.parts[self.current].started;
             let text = self.parts[self.current].about_start();

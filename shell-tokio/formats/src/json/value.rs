@@ -74,7 +74,7 @@ fn written(number: f64) -> String {
 
 impl<'de: 'a, 'a> Deserialize<'de> for Value<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(AnyType).map(|value| value)
+        deserializer.deserialize_any(AnyType)
     }
 }
 

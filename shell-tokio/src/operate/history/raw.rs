@@ -212,6 +212,25 @@ mod tests {
     }
 
     #[test]
+    fn whatever_ends_a_connection_is_a_flaw() {
+        let blocks: [&[u8]; 6] = [
+            b"NATS/1.0\r\nX:\xff\r\n\r\n",
+            b"NATS/1.0 50\r\n\r\n",
+            b"NATS/1.0\r\nno colon\r\n\r\n",
+            b"NATS/1.0\r\nX Y: 1\r\n\r\n",
+            b"NATS/2.0\r\n\r\n",
+            b"NATS/1.0\r\nX: 1\r\n\r\n",
+        ];
+        for block in blocks {
+            let message = transcript_client::jetstream::raw::RawMessage {
+                header_block: block.to_vec(),
+                ..transcript_client::jetstream::raw::RawMessage::default()
+            };
+            assert_eq!(flaw(block).is_none(), message.can_be_delivered(), "{}", block.escape_ascii());
+        }
+    }
+
+    #[test]
     fn what_can_be_read_of_a_flawed_block_is_read() {
         let message = read(json!({ "message": {
             "subject": "transcription.session-ended", "seq": 7, "time": "2026-11-29T08:00:00.5Z", "data": "e30=",

@@ -1,8 +1,6 @@
 //! MongoDB, as the service uses it: the client of [`transcript_client`] decides, and a [`Socket`] runs its commands.
 
 mod driver_error;
-#[cfg(feature = "first-version")]
-mod first_version;
 mod page;
 pub(crate) mod reply;
 mod segment;
@@ -41,12 +39,12 @@ impl Store {
         database: &Database,
         reports: &mpsc::UnboundedSender<Input>,
         clock: Clock,
-        answer_timeout: Duration,
+        request_timeout: Duration,
     ) -> Self {
         let (requests, asked) = mpsc::unbounded_channel();
-        let socket = Socket::new(database, answer_timeout);
+        let socket = Socket::new(database, request_timeout);
         let connection = Connection {
-            client: Client::new(answer_timeout),
+            client: Client::new(request_timeout),
             socket,
             clock,
             reports: reports.clone(),

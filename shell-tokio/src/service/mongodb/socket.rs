@@ -28,19 +28,12 @@ pub(super) const ONE_BATCH: u32 = 10_000;
 pub(crate) struct Socket {
     database: Database,
     /// How long an answer is waited for. The driver itself would wait for ever on a server that is frozen.
-    answer_timeout: Duration,
-    #[cfg(feature = "first-version")]
-    inserted: super::first_version::Inserted,
+    request_timeout: Duration,
 }
 
 impl Socket {
-    pub(crate) fn new(database: &Database, answer_timeout: Duration) -> Self {
-        Self {
-            database: database.clone(),
-            answer_timeout,
-            #[cfg(feature = "first-version")]
-            inserted: super::first_version::Inserted::default(),
-        }
+    pub(crate) fn new(database: &Database, request_timeout: Duration) -> Self {
+        Self { database: database.clone(), request_timeout }
     }
 
     pub(super) async fn run(&self, command: Command) -> Reply {
@@ -50,14 +43,8 @@ impl Socket {
             Command::Page { session_id, place, numbers, limit, max_bytes } => {
                 self.page(&session_id, &place, numbers, limit, max_bytes).await.map(Reply::Page)
             }
-            #[cfg(not(feature = "first-version"))]
             Command::Save { summaries, missing } => self.save(&summaries, missing).await.map(Reply::Written),
-            #[cfg(feature = "first-version")]
-            Command::Save { summaries, .. } => self.inserted.insert_all(self, &summaries).await,
-            #[cfg(not(feature = "first-version"))]
             Command::ReadBack { keys } => self.read_back(&keys).await,
-            #[cfg(feature = "first-version")]
-            Command::ReadBack { keys } => Ok(self.inserted.read_back(&keys)),
             Command::Mark { marks } => self.mark(&marks).await.map(Reply::Written),
         };
         reply.unwrap_or_else(Reply::Failed)
@@ -76,7 +63,7 @@ impl Socket {
         &self,
         answer: impl IntoFuture<Output = mongodb::error::Result<T>>,
     ) -> Result<T, CommandError> {
-        match tokio::time::timeout(self.answer_timeout, answer.into_future()).await {
+        match tokio::time::timeout(self.request_timeout, answer.into_future()).await {
             Ok(answer) => answer.map_err(|error| driver_error::of(&error)),
             Err(_) => Err(CommandError::TimedOut),
         }
@@ -116,7 +103,6 @@ impl Socket {
         Ok(groups.iter().filter_map(|group| Some((group.get_str("_id").ok()?.to_owned(), counted(group)?))).collect())
     }
 
-    #[cfg_attr(feature = "first-version", expect(dead_code, reason = "the first version had no conditional upsert"))]
     async fn save(&self, summaries: &[Arc<Summary>], missing: Missing) -> Result<WriteErrors, CommandError> {
         let mut updates = RawArrayBuf::new();
         for summary in summaries {
@@ -126,7 +112,6 @@ impl Socket {
         self.update(updates).await
     }
 
-    #[cfg_attr(feature = "first-version", expect(dead_code, reason = "the first version had no conditional upsert"))]
     async fn read_back(&self, keys: &[Key]) -> Result<Reply, CommandError> {
         let keys: Vec<Bson> = keys.iter().map(|key| Bson::from(key.as_str())).collect();
         let fields = doc! { "segments": 1, "complete": 1, "notified": 1, "revision": 1, "revised.revision": 1 };
@@ -155,7 +140,7 @@ impl Socket {
             "ordered": false,
             "writeConcern": { "w": "majority", "j": true, "wtimeout": 10_000 },
         };
-        let answer = tokio::time::timeout(self.answer_timeout, self.database.run_raw_command(command).into_future());
+        let answer = tokio::time::timeout(self.request_timeout, self.database.run_raw_command(command).into_future());
         match answer.await {
             Ok(Ok(answer)) => {
                 let answer = RawDocumentBuf::try_from(&answer).map_err(|_| CommandError::Undecodable)?;
@@ -168,11 +153,6 @@ impl Socket {
             },
             Err(_) => Err(CommandError::TimedOut),
         }
-    }
-
-    #[cfg(feature = "first-version")]
-    pub(super) fn database(&self) -> &Database {
-        &self.database
     }
 }
 

@@ -38,12 +38,12 @@ impl Watch {
     pub fn new(
         database: &Database,
         inputs: mpsc::UnboundedSender<Input>,
-        answer_timeout: Duration,
+        request_timeout: Duration,
         clock: Clock,
         every: Duration,
         reach: Duration,
     ) -> Self {
-        let socket = Socket::new(database, answer_timeout);
+        let socket = Socket::new(database, request_timeout);
         Self { socket, inputs, clock, every, reach }
     }
 

@@ -1,0 +1,145 @@
+//! Faults of the core, planted from outside: other settings, and inputs and outputs that are changed on their way.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use transcript_core::{
+    Delivery, Effect, EffectKind, Input, Output, Processor, Report, Settings, Stored,
+    ids::{JobId, Key, Session},
+    summary::Summary,
+};
+
+use crate::bug::Bug;
+
+/// Longer than any run.
+const EVER: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+
+/// What a fault keeps in mind.
+#[derive(Debug, Default)]
+pub(super) struct Planted {
+    bug: Option<Bug>,
+    /// The first count of each job.
+    counts: BTreeMap<JobId, u64>,
+    /// How many segments each job wanted to announce.
+    announces: BTreeMap<JobId, u64>,
+    /// What the core is told besides, first the first.
+    pub(super) also: Vec<Input>,
+}
+
+/// The settings of a core that has this fault.
+pub(super) fn settings(bug: Option<Bug>, settings: Settings) -> Settings {
+    match bug {
+        Some(Bug::NoSettling) => Settings { settle_rounds: 1, quiet_period: Duration::ZERO, ..settings },
+        Some(Bug::ReportsAwaitedForEver | Bug::HeartbeatsAfterFailure) => {
+            Settings { request_timeout: EVER, ..settings }
+        }
+        Some(Bug::BareNak) => Settings { retry_timeout: Duration::ZERO, nak_delay: Duration::ZERO, ..settings },
+        Some(Bug::DrainBurnsAttempts) => Settings { max_deliver: u64::MAX, ..settings },
+        Some(Bug::MarkNotReadAgain) => Settings { duplicate_window: EVER, ..settings },
+        Some(_) | None => settings,
+    }
+}
+
+impl Planted {
+    pub(super) fn new(bug: Option<Bug>) -> Self {
+        Self { bug, ..Self::default() }
+    }
+
+    /// What the core is told instead of an input.
+    pub(super) fn input(&mut self, core: &Processor, input: Input) -> Option<Input> {
+        let Some(bug) = self.bug else { return Some(input) };
+        match (bug, input) {
+            (Bug::HeartbeatsAfterFailure, Input::Reported { report: Report::Failed(_), .. })
+            | (Bug::ExhaustedIgnored, Input::Exhausted(_)) => None,
+            (Bug::DrainBurnsAttempts, Input::Delivered(delivery)) => {
+                Some(Input::Delivered(Delivery { attempt: 1, ..delivery }))
+            }
+            (Bug::MarkIgnored, Input::Reported { effect, report: Report::Saved(stored) }) => {
+                let report = Report::Saved(Stored { notified: None, ..stored });
+                Some(Input::Reported { effect, report })
+            }
+            (
+                Bug::DifferenceNotAnnounced,
+                Input::Reported { effect, report: Report::Published { stream_sequence, segments } },
+            ) => {
+                let segments = self.announces.get(&effect.job).copied().unwrap_or(segments);
+                Some(Input::Reported { effect, report: Report::Published { stream_sequence, segments } })
+            }
+            (Bug::RefusedDeadLetterCounts, Input::Reported { effect, report: Report::Failed(_) })
+                if core.kind_of(effect.job) == Some(EffectKind::DeadLetter) =>
+            {
+                Some(Input::Reported { effect, report: Report::DeadLettered { stream_sequence: 0 } })
+            }
+            (Bug::GivesBackBeforeTheEnd, Input::Drain) => {
+                self.also.push(Input::DeliveriesStopped);
+                Some(Input::Drain)
+            }
+            (Bug::CompleteByFirstCount, Input::Reported { effect, report: Report::Counted { segments } }) => {
+                self.counts.entry(effect.job).or_insert(segments);
+                Some(Input::Reported { effect, report: Report::Counted { segments } })
+            }
+            (_, input) => Some(input),
+        }
+    }
+
+    /// What is carried out instead of an output.
+    pub(super) fn output(&mut self, output: Output) -> Option<Output> {
+        let Some(bug) = self.bug else { return Some(output) };
+        match (bug, output) {
+            (Bug::NoHeartbeat, Output::InProgress { .. }) => None,
+            (Bug::NoDeadLetter, Output::Perform { id, effect: Effect::DeadLetter { .. } }) => {
+                let report = Report::DeadLettered { stream_sequence: 0 };
+                self.also.push(Input::Reported { effect: id, report });
+                None
+            }
+            (Bug::CompleteByFirstCount, Output::Perform { id, effect: Effect::Save { summary } }) => {
+                let first = self.counts.get(&id.job).copied().unwrap_or(summary.segments);
+                let complete = first >= summary.published_segments;
+                let summary = Arc::new(Summary { complete, ..Summary::clone(&summary) });
+                Some(Output::Perform { id, effect: Effect::Save { summary } })
+            }
+            (Bug::DifferenceNotAnnounced, Output::Perform { id, effect }) => {
+                if let Effect::Publish { notification, .. } = &effect {
+                    self.announces.insert(id.job, notification.segments);
+                }
+                Some(Output::Perform { id, effect })
+            }
+            (Bug::UnescapedKey, Output::Perform { id, effect }) => {
+                Some(Output::Perform { id, effect: unescaped_effect(effect) })
+            }
+            (_, output) => Some(output),
+        }
+    }
+}
+
+fn unescaped_effect(effect: Effect) -> Effect {
+    match effect {
+        Effect::Save { summary } => {
+            let key = unescaped(&summary.session);
+            Effect::Save { summary: Arc::new(Summary { key, ..Summary::clone(&summary) }) }
+        }
+        Effect::Publish { announcement, notification, .. } => {
+            Effect::Publish { key: unescaped(&notification.session), announcement, notification }
+        }
+        Effect::Mark { key, announcement, segments, notified } => {
+            Effect::Mark { key: unescaped_key(&key), announcement, segments, notified }
+        }
+        Effect::Check { key } => Effect::Check { key: unescaped_key(&key) },
+        Effect::Count { .. }
+        | Effect::Load { .. }
+        | Effect::DeadLetter { .. }
+        | Effect::Republish { .. }
+        | Effect::Acknowledge { .. } => effect,
+    }
+}
+
+fn unescaped(session: &Session) -> Key {
+    verbatim(format!("{}:{}", session.conversation_id, session.session_id))
+}
+
+fn unescaped_key(key: &Key) -> Key {
+    verbatim(key.as_str().replace("%3A", ":").replace("%25", "%"))
+}
+
+fn verbatim(text: String) -> Key {
+    serde_json::from_value(serde_json::Value::String(text)).expect("a key is a text")
+}
