@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use transcript_core::{
-    Delivery, Effect, EffectKind, Input, Output, Processor, Report, Settings, Stored,
+    ConsumerSettings, Delivery, Effect, EffectKind, Input, Output, Processor, Report, Settings, Stored,
     ids::{JobId, Key, Session},
     summary::Summary,
 };
@@ -50,6 +50,9 @@ impl Planted {
         match (bug, input) {
             (Bug::HeartbeatsAfterFailure, Input::Reported { report: Report::Failed(_), .. })
             | (Bug::ExhaustedIgnored, Input::Exhausted(_)) => None,
+            (Bug::DrainBurnsAttempts, Input::Consumer(consumer)) => {
+                Some(Input::Consumer(ConsumerSettings { max_deliver: u64::MAX, ..consumer }))
+            }
             (Bug::DrainBurnsAttempts, Input::Delivered(delivery)) => {
                 Some(Input::Delivered(Delivery { attempt: 1, ..delivery }))
             }
@@ -68,10 +71,6 @@ impl Planted {
                 if core.kind_of(effect.job) == Some(EffectKind::DeadLetter) =>
             {
                 Some(Input::Reported { effect, report: Report::DeadLettered { stream_sequence: 0 } })
-            }
-            (Bug::GivesBackBeforeTheEnd, Input::Drain) => {
-                self.also.push(Input::DeliveriesStopped);
-                Some(Input::Drain)
             }
             (Bug::CompleteByFirstCount, Input::Reported { effect, report: Report::Counted { segments } }) => {
                 self.counts.entry(effect.job).or_insert(segments);

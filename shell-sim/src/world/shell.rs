@@ -1,13 +1,13 @@
 //! A processor's process: the very core that production runs, and a shell that does what the real one does.
 //!
-//! Its requests to NATS are not those of `transcript-processor`: nothing is batched there. MongoDB is asked by the very
-//! client that production runs.
+//! NATS and MongoDB are asked by the very clients that production runs; only the sockets are others.
 
+#[cfg(feature = "planted-bugs")]
+use std::sync::Arc;
 use std::{
     cell::{Cell, RefCell},
     collections::VecDeque,
     rc::Rc,
-    sync::Arc,
     time::Duration,
 };
 
@@ -311,12 +311,12 @@ impl Driver {
             self.replies.insert(ended.session.key(), Arc::clone(&delivery.reply));
         }
         #[cfg(feature = "planted-bugs")]
-        if world.plan.bug.is_some() {
+        {
             let told = self.planted.input(&self.core.borrow(), input);
             told.into_iter().for_each(|input| self.tell(input));
             std::mem::take(&mut self.planted.also).into_iter().for_each(|input| self.tell(input));
-            return;
         }
+        #[cfg(not(feature = "planted-bugs"))]
         self.tell(input);
         if let Some(id) = reported.filter(|_| self.core.borrow().counters().ignored_reports > ignored) {
             world.saw(&Observation::Ignored { processor, id });

@@ -352,7 +352,7 @@ impl JetStream {
             Address::Inbox(token) => token,
         };
         if let Some((id, _)) = self.open.remove(&token) {
-            self.answered(id, message);
+            self.answered(id, &message);
         } else if let Some(status) = &message.status {
             let pending = header(&message.headers, "Nats-Pending-Messages").and_then(|value| value.parse().ok());
             match self.pulls.ended(self.now, token, status, pending) {
@@ -395,7 +395,7 @@ impl JetStream {
     }
 
     /// Takes the answer to a task's request.
-    fn answered(&mut self, id: TaskId, message: Message) {
+    fn answered(&mut self, id: TaskId, message: &Message) {
         if matches!(message.status, Some(Status { code: NO_RESPONDERS, .. })) {
             let failure = Failure { kind: FailureKind::Unreachable, detail: "NATS: nobody answers there".to_owned() };
             return self.failed(id, failure);
