@@ -69,8 +69,8 @@ pub struct Notification {
 /// What is announced, and how it is known again.
 ///
 /// Message ids are the stream's, whatever the subject. The contract lets one clash happen: a segment's id, `<session>:<index>`,
-/// is also the key of a session `<index>` in a conversation of that session's name. Then [another id](free_message_id) is used. Apart from
-/// that, no two ids of different meaning are equal: a key has exactly one colon and no `%` that is not an escape, and a
+/// is also the key of a session `<index>` in a conversation of that session's name. Then [another id](free_message_id) is
+/// used. Apart from that, no two ids of different meaning are equal: a key has exactly one colon and no `%` that is not an escape, and a
 /// segment's id ends in a colon and digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
