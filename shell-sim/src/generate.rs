@@ -16,6 +16,8 @@ const HEALS_AT_MS: u64 = 600_000;
 const HEALS_SOON_AT_MS: u64 = 200_000;
 /// The shorter of the two windows: one that can be waited for.
 const SHORT_WINDOW_MS: u64 = 600_000;
+/// One that is over before a process that stood still wakes up.
+const SHORTEST_WINDOW_MS: u64 = 120_000;
 const TEXTS: [&str; 6] = ["Hello there.", "Shall we begin?", "", "Is it late?\nIt is.", "one two three four", "¿Qué?"];
 const SPEAKERS: [Option<&str>; 4] = [Some("Ada"), Some("Grace"), Some("$x.y"), None];
 const MALFORMED: [&str; 5] = [
@@ -90,7 +92,7 @@ fn options(rng: &mut Rng, processors: u64) -> Options {
         page_size: rng.pick(&[1, 2, 3, 1_000]),
         retry_timeout_ms: rng.pick(&[600_000, 600_000, 60_000]),
         request_timeout_ms: rng.pick(&[7_500, 7_500, 2_000]),
-        window_ms: rng.pick(&[86_400_000, 86_400_000, SHORT_WINDOW_MS]),
+        window_ms: rng.pick(&[86_400_000, 86_400_000, SHORT_WINDOW_MS, SHORTEST_WINDOW_MS]),
         delay_us: rng.pick(&[150, 2_000, 20_000]),
         jitter_us: rng.pick(&[0, 1_000, 50_000, 200_000]),
         skews_ms: if skewed {

@@ -11,7 +11,7 @@ use tokio::{
     runtime::{Builder, Runtime},
     sync::mpsc,
 };
-use transcript_client::jetstream::{self, Address, Frame, JetStream, Message};
+use transcript_client::jetstream::{self, Address, Frame, JetStream, Message, Status};
 use transcript_core::{
     Delivery, Effect, Input, Page, Payload, Processor, Report, Settings, Stored, WallTime, ids::EffectId,
     summary::Segment,
@@ -77,6 +77,7 @@ impl Bench {
             reports,
             received,
             finished,
+            pulls: vec![],
         };
         let settings = Settings { quiet_period: std::time::Duration::ZERO, ..Settings::default() };
         let processor = Processor::new(settings).expect("settings can work");
@@ -88,7 +89,7 @@ impl Bench {
 
     fn run(mut self, runtime: &Runtime) {
         let ended = runtime.block_on(self.driver.run(&mut self.signals));
-        assert_eq!(ended, Ended::Stopped);
+        assert_eq!(ended, Ended::Drained { abandoned: 0 });
     }
 }
 
@@ -103,6 +104,8 @@ struct InstantServers {
     reports: mpsc::UnboundedSender<Input>,
     received: mpsc::UnboundedSender<jetstream::Input>,
     finished: mpsc::UnboundedSender<Signal>,
+    /// Pull requests that wait.
+    pulls: Vec<u64>,
 }
 
 impl Servers for InstantServers {
@@ -127,28 +130,43 @@ impl Servers for InstantServers {
         self.reports.send(Input::Reported { effect, report }).expect("the driver listens");
     }
 
-    /// A publish is acknowledged, and any answer confirms an acknowledgement; a pull request waits.
+    /// A publish is acknowledged, and any answer confirms an acknowledgement; a pull request waits until all is done.
     fn send(&mut self, frame: Frame) {
-        let Some(token) = frame.reply.filter(|_| !frame.subject.starts_with("$JS.API")) else { return };
+        let Some(token) = frame.reply else { return };
+        if frame.subject.contains(".CONSUMER.MSG.NEXT.") {
+            self.pulls.push(token);
+        } else if !frame.subject.starts_with("$JS.API") {
+            self.answer(token, None);
+        }
         if frame.subject.starts_with("$JS.ACK") {
             self.left -= 1;
             if self.left == 0 {
-                self.finished.send(Signal::Stop).expect("the driver listens");
+                self.finished.send(Signal::Drain).expect("the driver listens");
             }
         }
+        if self.left == 0 {
+            for pull in std::mem::take(&mut self.pulls) {
+                self.answer(pull, Some(Status { code: 408, description: "Request Timeout".to_owned() }));
+            }
+        }
+    }
+
+    fn set_up(&mut self, problem: String) {
+        panic!("{problem}");
+    }
+}
+
+impl InstantServers {
+    fn answer(&self, token: u64, status: Option<Status>) {
         let message = Message {
             to: Address::Inbox(token),
             reply: None,
-            status: None,
+            status,
             headers: vec![],
             payload: br#"{"stream":"TRANSCRIPTION","seq":1}"#.to_vec(),
             received_at: WallTime::from_millis(0),
         };
         self.received.send(jetstream::Input::Received(message)).expect("the driver listens");
-    }
-
-    fn set_up(&mut self, problem: String) {
-        panic!("{problem}");
     }
 }
 

@@ -61,10 +61,11 @@ fn mongodb_error(error: &mongodb::error::Error) -> String {
     if let ErrorKind::ConnectionPoolCleared { .. } = error.kind.as_ref() {
         return "MongoDB: the connection was lost".to_owned();
     }
-    match Fault::of_mongodb(error) {
-        Fault::Other => format!("MongoDB: {}", describe(error)),
-        fault => format!("MongoDB: {}", fault.explain(Server::Mongodb)),
+    let fault = Fault::of_mongodb(error);
+    if fault == Fault::Other {
+        return format!("MongoDB: {}", describe(error));
     }
+    format!("MongoDB: {}", fault.explain(Server::Mongodb))
 }
 
 /// What an error of JetStream says, by its code (nats-server, `server/errors.json`).

@@ -112,7 +112,7 @@ async fn command(
     let connected = async { tokio::join!(nats, connect_mongodb(&cli.mongodb, cli.connect_timeout, &logins)) };
     let (nats, mongodb) = tokio::select! {
         connected = connected => connected,
-        Some(Signal::Drain) = signals.recv() => {
+        Some(Signal::Drain | Signal::Stop) = signals.recv() => {
             tracing::info!("stopped before it had begun");
             return Ok(Finding::Good);
         }

@@ -13,7 +13,7 @@ use super::Property;
 use crate::{
     ledger::Ledger,
     observation::Observation,
-    plan::{Action, Fault},
+    plan::{Action, Fault, millis},
 };
 
 /// When an ack comes to the broker, the call's summary is stored and announced, or its end was published again.
@@ -72,7 +72,7 @@ fn announced(seen: &Observation<'_>) -> Option<Key> {
 #[derive(Default)]
 pub(super) struct AMarkedSummaryIsNotAnnouncedAgain {
     /// Whether each job that has stored its summary was told of a mark.
-    told: BTreeMap<(usize, JobId), Mark>,
+    told: BTreeMap<(usize, JobId), (Mark, Time)>,
     /// The jobs that may have announced a key, all together.
     entitled: BTreeMap<Key, BTreeSet<(usize, u64, JobId)>>,
     starts: BTreeMap<usize, u64>,
@@ -91,7 +91,7 @@ impl Property for AMarkedSummaryIsNotAnnouncedAgain {
         "AMarkedSummaryIsNotAnnouncedAgain"
     }
 
-    fn saw(&mut self, _: Time, seen: &Observation<'_>, ledger: &Ledger) -> Result<(), String> {
+    fn saw(&mut self, now: Time, seen: &Observation<'_>, ledger: &Ledger) -> Result<(), String> {
         if let Observation::Started { processor, .. } = seen {
             *self.starts.entry(*processor).or_default() += 1;
             self.told.retain(|(of, _), _| of != processor);
@@ -99,15 +99,24 @@ impl Property for AMarkedSummaryIsNotAnnouncedAgain {
         if let Observation::Fault(Fault { what: Action::Duplicate { .. }, .. }) = seen {
             self.twice = true;
         }
-        if let Observation::Reported { processor, id, report: Report::Saved(stored) } = seen {
+        if let Observation::Reported { processor, id, report: Report::Saved(stored) | Report::Checked(Some(stored)) } =
+            seen
+        {
             let mark = if stored.notified.is_some() { Mark::There } else { Mark::Missing };
-            self.told.insert((*processor, id.job), mark);
+            self.told.insert((*processor, id.job), (mark, now));
         }
         if let Observation::Asked { processor, id, effect: Effect::Publish { key, announcement, .. } } = seen
             && !matches!(announcement, Announcement::Revised { .. })
         {
-            if self.told.get(&(*processor, id.job)) == Some(&Mark::There) {
-                return Err(format!("{key} has its mark, and {id} of processor {processor} announces it"));
+            match self.told.get(&(*processor, id.job)) {
+                Some((Mark::There, _)) => {
+                    return Err(format!("{key} has its mark, and {id} of processor {processor} announces it"));
+                }
+                // The stream may have forgotten an announcement since, and the mark may be there.
+                Some((Mark::Missing, told)) if now.since(*told) > millis(ledger.plan.options.window_ms / 2) => {
+                    return Err(format!("{key} is announced on news of {:?} ago", now.since(*told)));
+                }
+                Some(_) | None => {}
             }
             let start = self.starts.get(processor).copied().unwrap_or(0);
             self.entitled.entry(key.clone()).or_default().insert((*processor, start, id.job));

@@ -11,9 +11,11 @@
 //! | `CompleteIsTrueOnlyWhenItIs` | `complete` is what the stored summary's own numbers say |
 //! | `SummaryIsWhatItsSegmentsGive` | a saved summary is what the pages that its job loaded give |
 //! | `WhatCameInTheQuietPeriodIsCounted` | a summary has every segment that was stored in the quiet period after the end and not lost since |
+//! | `AMarkThatIsReportedIsStored` | a processor that is told that its mark is written finds it on the summary |
 //! | `AMarkedSummaryStaysUntilItIsStale` | only one of more segments replaces it, as the next revision, and keeps its marks |
 //! | `ARevisionIsAnnouncedOnce` | and only where that is asked for, and never before it is stored |
 //! | `EveryStaleSummaryIsRevised` | where it is asked for, when the world has been whole for long enough |
+//! | `WhatIsStoredIsAnnounced` | where revisions are asked for, nobody misses segments of an announced summary |
 //! | `ADeadLetterHasACause` | a refused document, deliveries used up by faults, a redriven payload that is still malformed; neither rollouts nor outages |
 //! | `ADrainGivesBackFirstDeliveriesOnly` | later ones it publishes again, so that a row of rollouts costs one attempt |
 //! | `OneJobAMessage` | a message that comes again while a job is at work on it is taken over by that job |
@@ -75,8 +77,10 @@ pub(crate) fn all() -> Vec<Box<dyn Property>> {
         Box::new(summarised::CompleteIsTrueOnlyWhenItIs),
         Box::<summarised::SummaryIsWhatItsSegmentsGive>::default(),
         Box::new(summarised::WhatCameInTheQuietPeriodIsCounted),
+        Box::<summarised::AMarkThatIsReportedIsStored>::default(),
         Box::new(revised::AMarkedSummaryStaysUntilItIsStale),
         Box::<revised::ARevisionIsAnnouncedOnce>::default(),
+        Box::<revised::WhatIsStoredIsAnnounced>::default(),
         Box::new(revised::EveryStaleSummaryIsRevised),
         Box::new(dead_letters::ADeadLetterHasACause),
         Box::<dead_letters::ADrainGivesBackFirstDeliveriesOnly>::default(),

@@ -101,3 +101,36 @@ impl Property for EveryStaleSummaryIsRevised {
         }
     }
 }
+
+/// Where revisions are asked for, an announced summary of more segments than were ever announced does not stay unknown.
+#[derive(Default)]
+pub(super) struct WhatIsStoredIsAnnounced {
+    announced: BTreeMap<Key, u64>,
+}
+
+impl Property for WhatIsStoredIsAnnounced {
+    fn name(&self) -> &'static str {
+        "WhatIsStoredIsAnnounced"
+    }
+
+    fn saw(&mut self, _: Time, seen: &Observation<'_>, _: &Ledger) -> Result<(), String> {
+        if let Observation::NotificationStored { notification, .. } = seen {
+            let announced = self.announced.entry(notification.session.key()).or_default();
+            *announced = (*announced).max(notification.segments);
+        }
+        Ok(())
+    }
+
+    fn at_end(&mut self, _: Time, ledger: &Ledger, _: &TheEnd) -> Result<(), String> {
+        if !ledger.plan.options.revise {
+            return Ok(());
+        }
+        for (key, announced) in &self.announced {
+            let stored = ledger.summaries.get(key).copied().unwrap_or(0);
+            if ledger.marks.contains_key(key) && stored > *announced {
+                return Err(format!("{key} is stored with {stored} segments, and {announced} were announced"));
+            }
+        }
+        Ok(())
+    }
+}

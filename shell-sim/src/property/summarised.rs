@@ -1,10 +1,14 @@
 //! What summaries say.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use transcript_core::{
     Effect, Report, Stored, Time,
-    ids::{JobId, Key},
+    contract::Announcement,
+    ids::{EffectId, JobId, Key},
     summary::Summarizer,
 };
 
@@ -108,6 +112,45 @@ impl Property for SummaryIsWhatItsSegmentsGive {
             && given.longest_turns == summary.longest_turns
             && given.questions == summary.questions;
         if same { Ok(()) } else { Err(format!("{} is not what its pages give", summary.key)) }
+    }
+}
+
+/// A processor that is told that its mark is written finds it on the summary: nobody announces the call again then.
+#[derive(Default)]
+pub(super) struct AMarkThatIsReportedIsStored {
+    asked: BTreeMap<(usize, EffectId), (Key, u64)>,
+    stored: BTreeSet<(Key, u64)>,
+}
+
+impl Property for AMarkThatIsReportedIsStored {
+    fn name(&self) -> &'static str {
+        "AMarkThatIsReportedIsStored"
+    }
+
+    fn saw(&mut self, _: Time, seen: &Observation<'_>, ledger: &Ledger) -> Result<(), String> {
+        if let Observation::Ended { processor, .. } = seen {
+            self.asked.retain(|(of, _), _| of != processor);
+        }
+        if let Observation::Asked { processor, id, effect: Effect::Mark { key, announcement, .. } } = seen {
+            self.asked.insert((*processor, *id), (key.clone(), revision(*announcement)));
+        }
+        if let Observation::Marked { key, announcement, .. } = seen {
+            self.stored.insert(((*key).clone(), revision(*announcement)));
+        }
+        let Observation::Reported { processor, id, report: Report::Marked } = seen else { return Ok(()) };
+        let Some(mark) = self.asked.remove(&(*processor, *id)) else { return Ok(()) };
+        if self.stored.contains(&mark) || !ledger.summaries.contains_key(&mark.0) {
+            return Ok(());
+        }
+        Err(format!("processor {processor} was told that {} is marked, and it is not", mark.0))
+    }
+}
+
+/// The revision that is announced.
+fn revision(announcement: Announcement) -> u64 {
+    match announcement {
+        Announcement::Processed | Announcement::ProcessedOnce => 1,
+        Announcement::Revised { revision } => revision,
     }
 }
 

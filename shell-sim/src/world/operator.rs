@@ -288,9 +288,10 @@ fn step_down(world: &Rc<World>, span: Duration) {
     later(world, span, |world| world.mongo.model.borrow_mut().elect());
 }
 
-/// The store serves reads and takes no writes. A job whose retry timeout ends meanwhile is given up, as the reads succeed.
+/// The store serves reads and takes no writes. Reads that succeed are no evidence that writes work: it uses up no job's retry
+/// timeout.
 fn fail_writes(world: &Rc<World>, span: Duration) {
-    fail_some(world, span);
+    fail_all(world, None, span);
     world.mongo.model.borrow_mut().refuse_writes();
     later(world, span, |world| world.mongo.model.borrow_mut().take_writes());
 }

@@ -72,10 +72,6 @@ impl Planted {
             {
                 Some(Input::Reported { effect, report: Report::DeadLettered { stream_sequence: 0 } })
             }
-            (Bug::GivesBackBeforeTheEnd, Input::Drain) => {
-                self.also.push(Input::DeliveriesStopped);
-                Some(Input::Drain)
-            }
             (Bug::CompleteByFirstCount, Input::Reported { effect, report: Report::Counted { segments } }) => {
                 self.counts.entry(effect.job).or_insert(segments);
                 Some(Input::Reported { effect, report: Report::Counted { segments } })

@@ -311,12 +311,12 @@ impl Driver {
             self.replies.insert(ended.session.key(), Arc::clone(&delivery.reply));
         }
         #[cfg(feature = "planted-bugs")]
-        if world.plan.bug.is_some() {
+        {
             let told = self.planted.input(&self.core.borrow(), input);
             told.into_iter().for_each(|input| self.tell(input));
             std::mem::take(&mut self.planted.also).into_iter().for_each(|input| self.tell(input));
-            return;
         }
+        #[cfg(not(feature = "planted-bugs"))]
         self.tell(input);
         if let Some(id) = reported.filter(|_| self.core.borrow().counters().ignored_reports > ignored) {
             world.saw(&Observation::Ignored { processor, id });

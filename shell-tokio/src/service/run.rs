@@ -179,6 +179,7 @@ pub async fn drive(
         Ended::Drained { abandoned } => {
             tracing::warn!(abandoned, "the grace time is over: the jobs that are left will be delivered again");
         }
+        Ended::Stopped => tracing::warn!("stopped at once: the jobs under way will be delivered again"),
     }
     Ok(())
 }

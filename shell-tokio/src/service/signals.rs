@@ -43,18 +43,18 @@ pub fn listen(first: First) -> io::Result<mpsc::UnboundedReceiver<Signal>> {
     let (sender, receiver) = mpsc::unbounded_channel();
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         let mut come = signals.forever();
-        if first == First::Ends {
-            for signal in come.by_ref().take(1) {
-                logging::flush();
-                low_level::exit(ENDED_BY_SIGNAL + signal);
-            }
+        if first == First::Ends
+            && let Some(signal) = come.next()
+        {
+            logging::flush();
+            low_level::exit(ENDED_BY_SIGNAL + signal);
         }
-        for signal in come.by_ref().take(1) {
+        if let Some(signal) = come.next() {
             tracing::info!(signal = low_level::signal_name(signal), "told to stop");
             // Where nobody listens any more the process is about to end.
             sender.send(Signal::Drain).ok();
         }
-        for _ in come.take(1) {
+        if come.next().is_some() {
             logging::report("error: stopped at once by a second signal: the jobs under way are left to redelivery");
             low_level::exit(STOPPED);
         }

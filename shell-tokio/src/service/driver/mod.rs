@@ -70,6 +70,8 @@ pub enum Ended {
         /// Jobs that the grace time left to redelivery.
         abandoned: u64,
     },
+    /// It was stopped at once; jobs under way are left to redelivery.
+    Stopped,
 }
 
 /// What an operator asks of a running processor.
@@ -77,6 +79,8 @@ pub enum Ended {
 pub enum Signal {
     /// Come to an end.
     Drain,
+    /// End now.
+    Stop,
 }
 
 impl<S: Servers> Driver<S> {
@@ -91,6 +95,7 @@ impl<S: Servers> Driver<S> {
             tokio::select! {
                 Some(signal) = signals.recv() => match signal {
                     Signal::Drain => self.handle(Input::Drain),
+                    Signal::Stop => return Ended::Stopped,
                 },
                 taken = self.inputs.recv_many(&mut inputs, INPUTS) => {
                     debug_assert!(taken > 0, "the servers hold a sender");
