@@ -69,8 +69,8 @@ pub struct Notification {
 /// What is announced, and how it is known again.
 ///
 /// Message ids are the stream's, whatever the subject. The contract lets one clash happen: a segment's id, `<session>:<index>`,
-/// is also the key of a session `<index>` in a conversation of that session's name. Then the other id is used. Apart from
-/// that, no two ids of different meaning are equal: a key has exactly one colon and no `%` that is not an escape, and a
+/// is also the key of a session `<index>` in a conversation of that session's name. Then [another id](free_message_id) is
+/// used. Apart from that, no two ids of different meaning are equal: a key has exactly one colon and no `%` that is not an escape, and a
 /// segment's id ends in a colon and digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -106,11 +106,15 @@ impl Announcement {
             Self::Revised { revision } => format!("{key}%r{revision}"),
         }
     }
+}
 
-    /// `Nats-Msg-Id` where the stream knows the other one as that of a segment.
-    #[must_use]
-    pub fn other_message_id(self, key: &Key) -> String {
-        format!("{}%n", self.message_id(key))
+/// The `Nats-Msg-Id` of a message of which so many ids belong to other messages: anybody can publish under any id.
+#[must_use]
+pub fn free_message_id(id: String, taken: u32) -> String {
+    match taken {
+        0 => id,
+        1 => format!("{id}%n"),
+        more => format!("{id}%n{more}"),
     }
 }
 
@@ -163,7 +167,8 @@ mod tests {
         assert_eq!(Announcement::Revised { revision: 2 }.message_id(&key), "c:s%r2");
         let other = Session::new("c", "s%r2").expect("ids are valid").key();
         assert_ne!(Announcement::Processed.message_id(&other), Announcement::Revised { revision: 2 }.message_id(&key));
-        assert_eq!(Announcement::Processed.other_message_id(&key), "c:s%n");
+        let free = |taken| free_message_id(Announcement::Processed.message_id(&key), taken);
+        assert_eq!([free(0), free(1), free(2)], ["c:s", "c:s%n", "c:s%n2"]);
         assert_eq!(redrive_id(7), "redrive-7");
     }
 

@@ -18,7 +18,7 @@ use transcript_core::{
     Failure, FailureKind, WallTime,
     contract::{
         ATTEMPTS_HEADER, Announcement, DEAD_LETTER_SUBJECT, DeadLetter, Notification, PROCESSOR_HEADER, REASON_HEADER,
-        REDRIVE_OF_HEADER, SESSION_ENDED_SUBJECT, STREAM_SEQUENCE_HEADER, TIME_HEADER, redrive_id,
+        REDRIVE_OF_HEADER, SESSION_ENDED_SUBJECT, STREAM_SEQUENCE_HEADER, TIME_HEADER, free_message_id, redrive_id,
     },
     event::SessionEnded,
     ids::Key,
@@ -156,7 +156,8 @@ impl Publication {
             Step::Publish => {
                 let payload = self.content.payload(&self.payload)?;
                 let mut headers = self.content.headers(envelope.name);
-                headers.push(("Nats-Msg-Id".into(), self.message_id()));
+                let id = free_message_id(self.content.message_id(), self.taken);
+                headers.push(("Nats-Msg-Id".into(), id));
                 headers.push(("Nats-Expected-Stream".into(), envelope.stream.to_owned()));
                 if self.content.has_own_subject() {
                     headers.push(("Nats-Expected-Last-Subject-Sequence".into(), self.last.to_string()));
@@ -249,16 +250,6 @@ impl Publication {
         }
         self.step = Step::Publish;
         Progress::GoesOn
-    }
-
-    /// `Nats-Msg-Id`: the contract's, or one that nothing else in the contract can have.
-    fn message_id(&self) -> String {
-        let id = self.content.message_id();
-        match self.taken {
-            0 => id,
-            1 => format!("{id}%n"),
-            more => format!("{id}%n{more}"),
-        }
     }
 }
 
