@@ -80,7 +80,7 @@ impl PlainListener {
                 client.write_all(format!("{info}\r\n").as_bytes()).ok();
                 let mut bytes = [0; 4096];
                 let read = client.read(&mut bytes).unwrap_or(0);
-                kept.lock().unwrap().push(bytes[..read].to_vec());
+                kept.lock().expect("nobody panics while it is locked").push(bytes[..read].to_vec());
                 client.write_all(b"-ERR 'Unknown Protocol Operation'\r\n").ok();
             }
         });
@@ -88,7 +88,13 @@ impl PlainListener {
     }
 
     fn received(&self) -> Vec<Vec<u8>> {
-        self.received.lock().unwrap().iter().filter(|bytes| !bytes.is_empty()).cloned().collect()
+        self.received
+            .lock()
+            .expect("nobody panics while it is locked")
+            .iter()
+            .filter(|bytes| !bytes.is_empty())
+            .cloned()
+            .collect()
     }
 }
 
@@ -106,7 +112,7 @@ impl Between {
         thread::spawn(move || {
             for client in listener.incoming() {
                 let Ok(client) = client else { return };
-                let mut all = all.lock().unwrap();
+                let mut all = all.lock().expect("nobody panics while it is locked");
                 if !all.0
                     && let Ok(streams) = between(client, server, advertised)
                 {
@@ -118,7 +124,7 @@ impl Between {
     }
 
     fn cut(&self) {
-        let mut cut = self.cut.lock().unwrap();
+        let mut cut = self.cut.lock().expect("nobody panics while it is locked");
         cut.0 = true;
         for stream in cut.1.drain(..) {
             stream.shutdown(std::net::Shutdown::Both).ok();

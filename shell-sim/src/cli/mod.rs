@@ -161,7 +161,7 @@ fn search(cli: &Cli, args: &SearchArgs) -> io::Result<ExitCode> {
     let progress = Progress::start("search", cli.json);
     let over = || watch.seconds() >= args.span.as_secs_f64();
     let found = explore::search(args.from, threads(args.threads), &Until::AdvisoryReceiver(&over), &|worlds| {
-        progress.add(worlds)
+        progress.add(worlds);
     });
     progress.end();
     Report { command: "search", cli, watch, families: vec![], digest: None }.finish(&found)
