@@ -242,7 +242,7 @@ impl Ledger {
                 self.end_stored(now, *call, *end, *sequence, origin);
             }
             Observation::EndRestored { call, end, sequence } => {
-                self.end_stored(now, *call, *end, *sequence, Origin::Copy)
+                self.end_stored(now, *call, *end, *sequence, Origin::Copy);
             }
             Observation::EndRedriven { message, of } => self.end_redriven(now, message, *of),
             Observation::DeadLetterStored { message, of } => self.dead_letters.push(StoredDeadLetter {

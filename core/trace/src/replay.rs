@@ -204,7 +204,7 @@ pub fn replay(
                 }
             }
             Err(cut_off @ ReadError::CutOff { .. }) if !parts.is_empty() => {
-                replayed.cut_off = Some(cut_off.to_string())
+                replayed.cut_off = Some(cut_off.to_string());
             }
             Err(error) => return Err(error.into()),
         }
