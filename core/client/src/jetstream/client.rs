@@ -157,7 +157,7 @@ impl JetStream {
         }
         self.serve_timers();
         let payloads = self.tasks.range(TaskId::Payload(0)..).next().is_some();
-        if !payloads && self.pulls.has_stopped() {
+        if !payloads && self.pulls.has_stopped(self.now) {
             self.tell(transcript_core::Input::DeliveriesStopped);
         }
     }
@@ -601,14 +601,18 @@ impl JetStream {
     }
 
     fn wake_up(&self) -> Option<WakeUp> {
-        self.connection?;
+        let lingers = self.pulls.lingers_until().filter(|at| *at > self.now);
+        let lingers = lingers.map(|at| (at, Timer::PullSilent));
+        if self.connection.is_none() {
+            return lingers.map(|(at, timer)| WakeUp { at, timer });
+        }
         let answer = self.open.first_key_value().map(|(_, (_, at))| (*at, Timer::Answer));
         let silent = self.pulls.next_forgotten().map(|at| (at, Timer::PullSilent));
         let pause = self.pulls.pause_ends(self.now).filter(|_| !self.holds_pulls());
         let pause = pause.map(|at| (at, Timer::PullPause));
         let look = (!self.tasks.contains_key(&TaskId::Look)).then_some((self.look_at, Timer::Consumer));
         let again = self.paused.first().map(|(at, _)| (*at, Timer::Again));
-        let timers = answer.into_iter().chain(silent).chain(pause).chain(look).chain(again);
+        let timers = answer.into_iter().chain(silent).chain(lingers).chain(pause).chain(look).chain(again);
         timers.min().map(|(at, timer)| WakeUp { at, timer })
     }
 

@@ -46,6 +46,8 @@ pub(super) struct Pulls {
     /// request and for any other that would be made.
     is_mute: bool,
     ending: Ending,
+    /// Until when the server may still serve requests of a connection that is gone, where it has not noticed that.
+    lingers_until: Time,
 }
 
 /// Whether more may be asked for.
@@ -106,6 +108,7 @@ impl Pulls {
             not_before: Time::ZERO,
             is_mute: false,
             ending: Ending::No,
+            lingers_until: Time::ZERO,
         }
     }
 
@@ -215,6 +218,8 @@ impl Pulls {
 
     /// Forgets the requests of a connection that is over: a new one asks anew.
     pub(super) fn forget(&mut self) {
+        let expired = self.open.iter().map(|pull| pull.forgotten_at).max();
+        self.lingers_until = self.lingers_until.max(expired.unwrap_or(Time::ZERO));
         self.open.clear();
         self.left = 0;
         self.not_before = Time::ZERO;
@@ -253,9 +258,10 @@ impl Pulls {
         }
     }
 
-    /// Whether the last request has just come to its end.
-    pub(super) fn has_stopped(&mut self) -> bool {
-        let stops = self.ending == Ending::Begun && self.open.is_empty();
+    /// Whether the last request has just come to its end, those of earlier connections too: what is given back before that
+    /// would be handed to one of them.
+    pub(super) fn has_stopped(&mut self, now: Time) -> bool {
+        let stops = self.ending == Ending::Begun && self.open.is_empty() && self.lingers_until <= now;
         if stops {
             self.ending = Ending::Over;
         }
@@ -268,6 +274,11 @@ impl Pulls {
 
     pub(super) fn any_open(&self) -> bool {
         !self.open.is_empty()
+    }
+
+    /// When the requests of earlier connections have expired, where that is waited for.
+    pub(super) fn lingers_until(&self) -> Option<Time> {
+        (self.ending == Ending::Begun).then_some(self.lingers_until)
     }
 
     /// When a request is forgotten.
@@ -402,11 +413,23 @@ mod tests {
         let mut pulls = pulls(8);
         ask(&mut pulls, 1);
         pulls.stop();
-        assert!(!pulls.has_stopped());
+        assert!(!pulls.has_stopped(Time::ZERO));
         assert_eq!(pulls.ended(Time::ZERO, 1, &status(408, "Request Timeout"), Some(8)), Hint::None);
-        assert!(pulls.has_stopped());
-        assert!(!pulls.has_stopped(), "it is said once");
+        assert!(pulls.has_stopped(Time::ZERO));
+        assert!(!pulls.has_stopped(Time::ZERO), "it is said once");
         assert_eq!(pulls.wanted(Time::ZERO), None);
+    }
+
+    #[test]
+    fn a_request_of_a_connection_that_is_gone_may_still_be_served_until_it_expires() {
+        let mut pulls = pulls(8);
+        ask(&mut pulls, 1);
+        let expired = pulls.next_forgotten().expect("a request is open");
+        pulls.forget();
+        pulls.stop();
+        assert!(!pulls.has_stopped(Time::ZERO), "the server may not have noticed");
+        assert_eq!(pulls.lingers_until(), Some(expired));
+        assert!(pulls.has_stopped(expired));
     }
 
     #[test]
@@ -433,12 +456,12 @@ mod tests {
         let late = Time::ZERO.after(Duration::from_secs(5));
         assert!(pulls.forget_silent(late));
         assert_eq!(pulls.wanted(late), None);
-        assert!(!pulls.has_stopped(), "the request may not have reached the server yet");
+        assert!(!pulls.has_stopped(late), "the request may not have reached the server yet");
         pulls.heard(late, MARGIN);
         assert!(!pulls.forget_silent(late.after(MARGIN)));
-        assert!(!pulls.has_stopped(), "it has, and lasts from then on");
+        assert!(!pulls.has_stopped(late.after(MARGIN)), "it has, and lasts from then on");
         assert!(!pulls.forget_silent(late.after(MARGIN * 2)));
-        assert!(pulls.has_stopped());
+        assert!(pulls.has_stopped(late.after(MARGIN * 2)));
     }
 
     #[test]
