@@ -120,7 +120,6 @@ async fn sighup_drains_and_nohup_prevents_that() -> Outcome {
 async fn a_second_signal_ends_it_at_once() -> Outcome {
     let world = TestWorld::start().await?;
     let proxy = MongoProxy::start(world.mongod_address()).await?;
-    let _held = proxy.hold(MongoTraffic::command("update", SUMMARIES_COLLECTION));
     let processor = world
         .processor("run")
         .environment("MONGODB_URI", proxy.uri())
@@ -129,6 +128,8 @@ async fn a_second_signal_ends_it_at_once() -> Outcome {
         .start()
         .await?;
     logged(&processor, "ready").await?;
+    // The start tries whether it may write.
+    let _held = proxy.hold(MongoTraffic::command("update", SUMMARIES_COLLECTION));
     world.publish_session_end(&Session::new("conversation", "session")?, 0).await?;
     proxy.held().await;
     send(Signal::SIGTERM, processor.pid())?;
@@ -209,10 +210,11 @@ async fn a_stderr_that_nobody_reads_stops_neither_calls_nor_signals() -> Outcome
 async fn a_second_signal_ends_it_also_where_nobody_reads_its_stderr() -> Outcome {
     let world = TestWorld::start().await?;
     let proxy = MongoProxy::start(world.mongod_address()).await?;
-    let _held = proxy.hold(MongoTraffic::command("update", SUMMARIES_COLLECTION));
     let uri = proxy.uri();
     let (mut processor, reader) = with_blocked_stderr(&world, &["--grace", "10m", "--mongodb-uri", &uri]).await?;
     wait_until("the streams are there", LONG, || async { world.consumer().await.map(drop) }).await?;
+    // The start tries whether it may write.
+    let _held = proxy.hold(MongoTraffic::command("update", SUMMARIES_COLLECTION));
     for call in 0..100 {
         world.publish_session_end(&Session::new("conversation", &format!("s{call}"))?, 0).await?;
     }
