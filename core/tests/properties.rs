@@ -351,7 +351,9 @@ impl CheckedProcessor {
         };
         assert!(session.is_empty() || !self.seen.iter().any(others_run), "two jobs of one key run at once");
         let seen = self.seen.entry(id.job).or_default();
-        let hurried = matches!(effect, Effect::Acknowledge { .. } | Effect::Republish { .. });
+        // When the grace time is over, a message whose deliveries are used up becomes a dead letter without an answer.
+        let hurried = matches!(effect, Effect::Acknowledge { .. } | Effect::Republish { .. })
+            || (self.draining && matches!(effect, Effect::DeadLetter { .. }));
         if let Some((_, at, reported)) = seen.last {
             let given_up = self.now >= at.after(timeout) || hurried;
             assert!(reported || given_up, "two effects of one job at a time");
