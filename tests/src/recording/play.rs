@@ -177,7 +177,7 @@ pub(super) async fn nats_away(about: &str) -> Recorded {
     let mut world = RecordedWorld::open(StoreOf::AllWorlds, Way::Straight, &[TIME_TO_ACT]).await?;
     two_calls_in_hand(&mut world).await?;
     let noticed = async |world: &RecordedWorld| {
-        world.until("a", "that neither is announced", |shown| shown.failures("publish") >= 2).await
+        world.until("a", "that both wait to be announced", |shown| shown.unanswered == ["publish"; 2]).await
     };
     world.kill_server(Server::Nats, noticed).await?;
     world.until("a", "that both are announced", |shown| shown.confirmed("ack") >= 2).await?;
@@ -196,7 +196,8 @@ async fn two_calls_in_hand(world: &mut RecordedWorld) -> Result<(), CrashError> 
 
 /// `given_back` is how the call that had not begun to save is acknowledged.
 pub(super) async fn rollout(arguments: &[&str], given_back: &str, about: &str) -> Recorded {
-    let arguments = [arguments, &[TIME_TO_ACT]].concat();
+    // The save is held up until the deliveries have stopped, and that is no failure.
+    let arguments = [arguments, &[TIME_TO_ACT, "--request-timeout=10s"]].concat();
     let mut world = RecordedWorld::open(StoreOf::AllWorlds, Way::ThroughProxies, &arguments).await?;
     world.start("a").await?;
     let held = world.mongo.hold(save());
