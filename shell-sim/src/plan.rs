@@ -53,7 +53,10 @@ pub struct Options {
     pub page_size: u32,
     /// How long a step is tried again in place.
     pub retry_timeout_ms: u64,
-    /// How long a shell waits for an answer; the core waits four times as long.
+    /// The longest pause between two tries; without an entry, the default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_cap_ms: Option<u64>,
+    /// How long a client waits for an answer.
     pub request_timeout_ms: u64,
     /// The duplicate window that the stream is given, and for which one notification a call is promised.
     pub window_ms: u64,
@@ -509,6 +512,7 @@ impl Options {
             max_in_flight: 8,
             page_size: 2,
             retry_timeout_ms: 600_000,
+            retry_cap_ms: None,
             request_timeout_ms: 7_500,
             window_ms: 86_400_000,
             delay_us: 150,
@@ -534,6 +538,7 @@ impl Options {
             page_size: self.page_size,
             max_deliver: self.max_deliver,
             retry_timeout: millis(self.retry_timeout_ms),
+            retry_cap: self.retry_cap_ms.map_or(defaults.retry_cap, millis),
             request_timeout: millis(self.request_timeout_ms),
             duplicate_window: millis(self.window_ms),
             announce_once: self.announce_once,

@@ -463,6 +463,7 @@ fn options(settings: &Settings) -> Options {
         max_in_flight: settings.max_in_flight.min(MOST_JOBS),
         page_size: settings.page_size,
         retry_timeout_ms: millis(settings.retry_timeout),
+        retry_cap_ms: Some(millis(settings.retry_cap)),
         request_timeout_ms: millis(settings.request_timeout),
         window_ms: millis(settings.duplicate_window),
         announce_once: settings.announce_once,
