@@ -149,7 +149,7 @@ impl Scenario {
                 "a process stands still longer than the ack wait: another one does its call, and when it goes on it does no harm"
             }
             Self::PoisonedPayload => {
-                "an end without a session is terminated; the call beside it, with colons in its ids, is not held up"
+                "an end without a session is kept as a dead letter; the call beside it, with colons in its ids, is not held up"
             }
             Self::RefusedSummary => {
                 "MongoDB refuses a summary for good: its end is kept as a dead letter; the call beside it is done"
@@ -244,13 +244,13 @@ impl Scenario {
             Self::MongodbAway => {
                 shown.away == [Server::Mongodb]
                     && attempts(&[1, 1])
-                    && shown.failures("count") >= 4
+                    && shown.failures("count") >= 8
                     && acknowledged(&[("ack", 2)])
             }
             Self::NatsAway => {
                 shown.away == [Server::Nats]
                     && shown.attempts.starts_with(&[1, 1])
-                    && shown.failures("publish") >= 2
+                    && shown.without_answer("publish") >= 2
                     && shown.published.len() >= 2
                     && shown.confirmed("ack") >= 2
             }
@@ -278,7 +278,7 @@ impl Scenario {
                     && attempts(&[1, 1])
                     && acknowledged(&[("ack", 1), ("term", 1)])
                     && shown.terminated.iter().any(|reason| reason.contains("sessionId"))
-                    && shown.dead_lettered == 0
+                    && shown.dead_lettered == 1
             }
             Self::RefusedSummary => {
                 attempts(&[1, 1])
