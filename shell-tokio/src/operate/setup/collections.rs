@@ -1,5 +1,7 @@
 //! The collections, before anything is written to them: what somebody else made of them may keep summaries from being stored.
 
+use std::time::Duration;
+
 use futures::TryStreamExt;
 use mongodb::{
     Database,
@@ -106,6 +108,9 @@ fn is_unauthorized(error: &Error) -> bool {
     }
 }
 
+/// How long the answer of the write that changes nothing is waited for.
+const WRITE_TRIED_FOR: Duration = Duration::from_secs(5);
+
 /// What this user has to be allowed to do in the database, and what fails where it is not.
 const NEEDED: [(&str, &[&str], &str); 2] = [
     (SUMMARIES_COLLECTION, &["find", "insert", "update"], "no summary could be stored"),
@@ -116,8 +121,9 @@ const NEEDED: [(&str, &[&str], &str); 2] = [
 /// index has to be made.
 ///
 /// The server tells the privileges itself (`connectionStatus`). A write that is to match nothing then shows that the server
-/// takes writes at all; it needs the privilege `update` and changes nothing.
-pub(super) async fn check_privileges(db: &Database) -> Result<(), SetupError> {
+/// takes writes at all; it needs the privilege `update` and changes nothing. A server that does not answer it is warned of:
+/// calls wait for such a server, and so does no start.
+pub(super) async fn check_privileges(db: &Database, report: &mut Report) -> Result<(), SetupError> {
     let failed = |action: &str| {
         let action = action.to_owned();
         move |source| SetupError::Mongodb { action, source }
@@ -135,7 +141,15 @@ pub(super) async fn check_privileges(db: &Database) -> Result<(), SetupError> {
         "update": SUMMARIES_COLLECTION,
         "updates": [{ "q": nothing, "u": { "$set": { "segments": 0_i64 } } }],
     };
-    db.run_command(write).await.map_err(failed("take a write that changes nothing")).map(drop)
+    match tokio::time::timeout(WRITE_TRIED_FOR, db.run_command(write)).await {
+        Ok(written) => written.map_err(failed("take a write that changes nothing")).map(drop),
+        Err(_) => {
+            report.warnings.push(format!(
+                "MongoDB reads, but has not answered a write for {WRITE_TRIED_FOR:?}: no summary is stored until it does"
+            ));
+            Ok(())
+        }
+    }
 }
 
 /// What the user of the connection may not do. A server without access control names no user.

@@ -93,7 +93,7 @@ pub enum Pause {
 /// one that the error names (in the order of the [`Report`]) may have been changed.
 pub async fn ensure(js: &Context, db: &Database, request: &Request) -> Result<Report, SetupError> {
     let mut report = Report::default();
-    collections::check_privileges(db).await?;
+    collections::check_privileges(db, &mut report).await?;
     collections::check(db, &mut report).await?;
     set_up_jetstream(js, request, &mut report).await?;
     index::ensure(db, &mut report).await?;
