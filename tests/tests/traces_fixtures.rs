@@ -32,7 +32,7 @@ const MOST_BYTES: u64 = 60_000;
 /// Cores that decide otherwise, each with a trace that shows it.
 const OTHER_CORES: [(&str, OtherCore, Scenario); 5] = [
     ("one count is enough", |it| Settings { settle_rounds: 1, ..it }, Scenario::PlainCall),
-    ("a longer quiet period", |it| Settings { quiet_period: it.quiet_period * 2, ..it }, Scenario::LateSegments),
+    ("a longer quiet period", |it| Settings { quiet_period: it.quiet_period * 2, ..it }, Scenario::MongodbAway),
     ("longer pauses", |it| Settings { retry_base: it.retry_base * 8, ..it }, Scenario::MongodbAway),
     ("smaller pages", |it| Settings { page_size: 1, ..it }, Scenario::LateSegments),
     ("own subjects", |it| Settings { announce_once: !it.announce_once, ..it }, Scenario::PlainCall),

@@ -145,7 +145,8 @@ pub(super) async fn deliveries_used_up(about: &str) -> Recorded {
     let mut world = RecordedWorld::open(StoreOf::AllWorlds, Way::ThroughProxies, &["--max-deliver=2"]).await?;
     let call = small_call("used up", 3)?;
     world.start("a").await?;
-    let held = world.mongo.hold(save());
+    // Each start tries whether it may write, so the saves are held only from then on.
+    let mut held = world.mongo.hold(save());
     world.play(&call).await?;
     for deliveries in 1..=2 {
         let saves = vec!["save"; deliveries];
@@ -153,7 +154,9 @@ pub(super) async fn deliveries_used_up(about: &str) -> Recorded {
         world.processor("a")?.kill().await?;
         world.observer.remark(SAVE_LOST);
         cut(&world);
+        drop(held);
         world.start("a").await?;
+        held = world.mongo.hold(save());
     }
     drop(held);
     world.until("a", "a dead letter", |shown| shown.dead_lettered == 1).await?;
@@ -163,10 +166,10 @@ pub(super) async fn deliveries_used_up(about: &str) -> Recorded {
 pub(super) async fn mongodb_away(about: &str) -> Recorded {
     // Much less than it is away.
     let mut world =
-        RecordedWorld::open(StoreOf::ThisWorld, Way::Straight, &["--retry-timeout=1s", TIME_TO_ACT]).await?;
+        RecordedWorld::open(StoreOf::ThisWorld, Way::Straight, &["--retry-timeout=5s", TIME_TO_ACT]).await?;
     two_calls_in_hand(&mut world).await?;
     let noticed = async |world: &RecordedWorld| {
-        world.until("a", "that both calls failed twice", |shown| shown.failures("count") >= 4).await
+        world.until("a", "that both calls failed for longer than that", |shown| shown.failures("count") >= 8).await
     };
     world.kill_server(Server::Mongodb, noticed).await?;
     world.until_all_is_done().await?;
@@ -177,7 +180,8 @@ pub(super) async fn nats_away(about: &str) -> Recorded {
     let mut world = RecordedWorld::open(StoreOf::AllWorlds, Way::Straight, &[TIME_TO_ACT]).await?;
     two_calls_in_hand(&mut world).await?;
     let noticed = async |world: &RecordedWorld| {
-        world.until("a", "that both wait to be announced", |shown| shown.unanswered == ["publish"; 2]).await
+        // What is not answered in time is asked for again.
+        world.until("a", "that neither is announced", |shown| shown.without_answer("publish") >= 4).await
     };
     world.kill_server(Server::Nats, noticed).await?;
     world.until("a", "that both are announced", |shown| shown.confirmed("ack") >= 2).await?;
@@ -196,8 +200,8 @@ async fn two_calls_in_hand(world: &mut RecordedWorld) -> Result<(), CrashError> 
 
 /// `given_back` is how the call that had not begun to save is acknowledged.
 pub(super) async fn rollout(arguments: &[&str], given_back: &str, about: &str) -> Recorded {
-    // The save is held up until the deliveries have stopped, and that is no failure.
-    let arguments = [arguments, &[TIME_TO_ACT, "--request-timeout=10s"]].concat();
+    // The save is held for longer than the requests of the other worlds may take.
+    let arguments = [arguments, &[TIME_TO_ACT, "--request-timeout=20s"]].concat();
     let mut world = RecordedWorld::open(StoreOf::AllWorlds, Way::ThroughProxies, &arguments).await?;
     world.start("a").await?;
     let held = world.mongo.hold(save());

@@ -244,13 +244,13 @@ impl Scenario {
             Self::MongodbAway => {
                 shown.away == [Server::Mongodb]
                     && attempts(&[1, 1])
-                    && shown.failures("count") >= 4
+                    && shown.failures("count") >= 8
                     && acknowledged(&[("ack", 2)])
             }
             Self::NatsAway => {
                 shown.away == [Server::Nats]
                     && shown.attempts.starts_with(&[1, 1])
-                    && shown.dead_lettered == 0
+                    && shown.without_answer("publish") >= 2
                     && shown.published.len() >= 2
                     && shown.confirmed("ack") >= 2
             }

@@ -73,6 +73,12 @@ impl Shown {
         self.failed.get(effect).copied().unwrap_or(0)
     }
 
+    /// How many of these effects had no report.
+    #[must_use]
+    pub fn without_answer(&self, effect: &str) -> usize {
+        self.unanswered.iter().filter(|unanswered| **unanswered == effect).count()
+    }
+
     fn part(&mut self, part: &TracePart) {
         let mut asked = BTreeMap::<EffectId, &'static str>::new();
         for entry in &part.entries {
