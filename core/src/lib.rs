@@ -107,7 +107,7 @@ pub use self::{
     job::State,
     kind::{EffectKind, Server},
     output::{Acknowledgement, Done, Effect, Notice, Output, Timer, WakeUp},
-    processor::{Counters, Processor},
+    processor::{Counters, DELIVERIES_STOP_WITHIN, Processor},
     settings::{Settings, SettingsError},
     time::{Time, WallTime},
 };

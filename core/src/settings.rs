@@ -33,7 +33,8 @@ pub struct Settings {
     /// The consumer's `max_deliver`: a job of the last delivery is not given back, since nobody would get it again.
     pub max_deliver: u64,
     /// How long one step of a job is tried again, while its server serves others, before the job is given back. While the
-    /// server serves nobody, there is no end to it.
+    /// server serves nobody, there is no end to it. Where it is shorter than twice the longest pause between two retries, an
+    /// outage of about that length is not told from a failure of the job's own.
     #[serde(with = "micros")]
     pub retry_timeout: Duration,
     /// How long JetStream keeps back a job that was given back because its retry timeout was over.

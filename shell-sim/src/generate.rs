@@ -90,7 +90,7 @@ fn options(rng: &mut Rng, processors: u64) -> Options {
         max_ack_pending: None,
         max_in_flight: rng.pick(&[1, 2, 8, 64]),
         page_size: rng.pick(&[1, 2, 3, 1_000]),
-        retry_timeout_ms: rng.pick(&[600_000, 600_000, 60_000, 5_000]),
+        retry_timeout_ms: rng.pick(&[600_000, 600_000, 60_000, 10_000]),
         retry_cap_ms: None,
         request_timeout_ms: rng.pick(&[7_500, 7_500, 2_000]),
         window_ms: rng.pick(&[86_400_000, 86_400_000, SHORT_WINDOW_MS, SHORTEST_WINDOW_MS]),

@@ -27,7 +27,7 @@ use crate::{
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 /// How long the end of the deliveries is waited for. A shell needs no longer than its last pull request is open, and less
 /// than that where the server is away; after this time, what it was asked is taken for lost.
-const DELIVERIES_STOP_WITHIN: Duration = Duration::from_secs(5);
+pub const DELIVERIES_STOP_WITHIN: Duration = Duration::from_secs(5);
 
 /// The state machine that decides everything about every job; see the crate's first page.
 #[derive(Debug)]

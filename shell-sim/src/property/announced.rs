@@ -13,7 +13,7 @@ use super::Property;
 use crate::{
     ledger::Ledger,
     observation::Observation,
-    plan::{Action, Fault, millis},
+    plan::{Action, Call, EndPayload, Fault, millis},
 };
 
 /// When an ack comes to the broker, the call's summary is stored and announced, or its end was published again.
@@ -38,7 +38,8 @@ impl Property for AckOnlyAfterSummaryAndNotification {
     }
 }
 
-/// Two notifications of a key are at least the promised window apart, unless the ids were forgotten with a purged stream.
+/// Two notifications of a key are at least the promised window apart, unless the ids were forgotten with a purged stream, or
+/// the id was another message's for a while: once the stream forgets that one, it takes the id for new.
 pub(super) struct OneNotificationPerKeyWithinTheWindow;
 
 impl Property for OneNotificationPerKeyWithinTheWindow {
@@ -50,6 +51,14 @@ impl Property for OneNotificationPerKeyWithinTheWindow {
         let Some(key) = announced(seen) else { return Ok(()) };
         let times = ledger.notifications.get(&key).map(Vec::as_slice).unwrap_or_default();
         let [.., before, _] = times else { return Ok(()) };
+        let is_claimed = |call: &&Call| {
+            call.ids().key() == key && call.ends.iter().any(|end| matches!(end.payload, EndPayload::Claims(_)))
+        };
+        let is_free_again = ledger.plan.calls.iter().any(|call| is_claimed(&call))
+            && ledger.ends_of(&key).any(|end| now >= ledger.promises.only_until(end.stored_at));
+        if is_free_again {
+            return Ok(());
+        }
         let apart = now.since(*before);
         if now < ledger.promises.only_until(*before) && !ledger.is_purged_since(*before) {
             return Err(format!("{key} was announced twice, {apart:?} apart"));

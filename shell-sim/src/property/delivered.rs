@@ -7,13 +7,13 @@ use std::{
 };
 
 use jetstream_model::{AckBody, AckSubject};
-use transcript_core::{Acknowledgement, Effect, Time, ids::JobId};
+use transcript_core::{Acknowledgement, DELIVERIES_STOP_WITHIN, Effect, Time, ids::JobId};
 
 use super::{Property, TheEnd};
 use crate::{
     ledger::{Exhaustion, Ledger, Origin},
     observation::{Fate, Observation},
-    plan::millis,
+    plan::{Action, Fault, millis},
 };
 
 /// Every further delivery of a message follows a fault that explains it.
@@ -45,12 +45,15 @@ impl Property for EveryRedeliveryHasACause {
     }
 }
 
-/// What a draining processor gives back is not delivered to it again: it would give it back again, and burn all attempts.
+/// What a draining processor gives back is not delivered to it again: it would give it back again, and burn all attempts. It
+/// may be where the link stood still for longer than the end of the deliveries is waited for.
 #[derive(Default)]
 pub(super) struct NobodyGetsBackWhatItGaveBack {
     said: BTreeSet<(usize, u64)>,
     /// Those of which the broker has heard.
     given_back: BTreeSet<(usize, u64)>,
+    /// Until when requests of a processor may be under way that it takes for lost.
+    late_until: BTreeMap<usize, Time>,
 }
 
 impl Property for NobodyGetsBackWhatItGaveBack {
@@ -58,7 +61,12 @@ impl Property for NobodyGetsBackWhatItGaveBack {
         "NobodyGetsBackWhatItGaveBack"
     }
 
-    fn saw(&mut self, _: Time, seen: &Observation<'_>, _: &Ledger) -> Result<(), String> {
+    fn saw(&mut self, now: Time, seen: &Observation<'_>, _: &Ledger) -> Result<(), String> {
+        if let Observation::Fault(Fault { what: Action::FreezeLink { processor, span_ms, .. }, .. }) = seen
+            && millis(*span_ms) > DELIVERIES_STOP_WITHIN
+        {
+            self.late_until.insert(*processor, now.after(millis(*span_ms) + DELIVERIES_STOP_WITHIN));
+        }
         if let Observation::Ended { processor, .. } = seen {
             self.said.retain(|(by, _)| by != processor);
             self.given_back.retain(|(by, _)| by != processor);
@@ -72,7 +80,8 @@ impl Property for NobodyGetsBackWhatItGaveBack {
             self.given_back.extend(self.said.iter().filter(|(_, said)| said == sequence));
         }
         let Observation::Sent { processor, sequence, fate: Fate::UnderWay, .. } = seen else { return Ok(()) };
-        if self.given_back.contains(&(*processor, *sequence)) {
+        let is_late = self.late_until.get(processor).is_some_and(|until| now <= *until);
+        if !is_late && self.given_back.contains(&(*processor, *sequence)) {
             return Err(format!("processor {processor} gave message {sequence} back and gets it again"));
         }
         Ok(())
