@@ -299,7 +299,9 @@ impl Rebuilt {
                 Fault { when: Trigger::AtMs(at_ms), what: Action::Freeze { processor, span_ms } }
             }
             Ending::Drained => {
-                let outage_ms = self.gone_ms(process, at);
+                // Before it leaves, the deliveries end and the jobs come to theirs.
+                let left_at = self.story.processes.get(process).map_or(at, |process| process.last_at.max(at));
+                let outage_ms = self.gone_ms(process, left_at);
                 Fault { when: Trigger::AtMs(self.at_ms(at)), what: Action::Rollout { processor, outage_ms } }
             }
         };

@@ -56,6 +56,10 @@ impl Planted {
             (Bug::DrainBurnsAttempts, Input::Delivered(delivery)) => {
                 Some(Input::Delivered(Delivery { attempt: 1, ..delivery }))
             }
+            (Bug::MarkIgnored, Input::Reported { effect, report: Report::Checked(Some(stored)) }) => {
+                let report = Report::Checked(Some(Stored { notified: None, ..stored }));
+                Some(Input::Reported { effect, report })
+            }
             (Bug::MarkIgnored, Input::Reported { effect, report: Report::Saved(stored) }) => {
                 let report = Report::Saved(Stored { notified: None, ..stored });
                 Some(Input::Reported { effect, report })
