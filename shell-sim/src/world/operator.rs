@@ -117,7 +117,7 @@ fn change_settings(world: &World, change: &Action) {
 /// Processors go on with the heartbeats of the ack wait that they know, which may be too few for a shorter one.
 fn too_few_heartbeats(world: &World, ack_wait: Duration) {
     for (processor, process) in world.processes.iter().enumerate() {
-        let known = process.borrow().handles.as_ref().map(|handles| handles.ack_wait);
+        let known = process.borrow().handles.as_ref().map(|handles| handles.ack_wait.get());
         if known.is_some_and(|known| known / 3 + world.longest_delay() >= ack_wait) {
             disturb(world, Some(processor), Duration::MAX);
         }
@@ -218,7 +218,7 @@ fn freeze(world: &Rc<World>, processor: usize, span: Duration) {
     }
     let connection = handles.as_ref().and_then(|handles| handles.nats.connection());
     // What is sent to it while its requests last waits in its socket, and what it held before comes to nothing as well.
-    let sent_to = handles.map_or(span, |handles| span.min(handles.ack_wait + AFTERMATH));
+    let sent_to = handles.map_or(span, |handles| span.min(handles.ack_wait.get() + AFTERMATH));
     disturb(world, Some(processor), sent_to);
     later(world, span, move |world| {
         let Some(process) = world.processes.get(processor) else { return };
@@ -346,7 +346,7 @@ fn sever(world: &Rc<World>, processor: usize, server: Server, span: Duration, se
         Server::Broker => {
             let Some(connection) = handles.nats.connection() else { return };
             // What the server still sends to the dead connection is lost, for as long as requests wait there.
-            let to_nobody = server_notices.min(handles.ack_wait);
+            let to_nobody = server_notices.min(handles.ack_wait.get());
             disturb(world, Some(processor), span.max(to_nobody).max(CLIENT_NOTICES) + AFTERMATH);
             connection.up.cut();
             connection.down.cut();

@@ -62,8 +62,8 @@ pub(super) struct Handles {
     pub(super) nats: Rc<NatsClient>,
     pub(super) mongo: Rc<MongoClient>,
     pub(super) core: Rc<RefCell<Processor>>,
-    /// The ack wait that the process learnt at its start.
-    pub(super) ack_wait: Duration,
+    /// The ack wait that the process has learnt last.
+    pub(super) ack_wait: Rc<Cell<Duration>>,
 }
 
 /// What the parts of a process share.
@@ -76,6 +76,7 @@ pub(super) struct Shared {
     pub(super) mongo: Rc<MongoClient>,
     pub(super) store: StoreSocket,
     request_timeout: Duration,
+    ack_wait: Rc<Cell<Duration>>,
     /// It has been told to take no more work.
     draining: Cell<bool>,
     /// Where what the core is told is written down.
@@ -110,7 +111,8 @@ struct WakeUps {
 /// Starts a process on a processor's executor.
 pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
     let options = &world.plan.options;
-    let (events, ack_wait) = (Rc::new(Queue::default()), millis(world.settings.borrow().ack_wait_ms));
+    let ack_wait = Rc::new(Cell::new(millis(world.settings.borrow().ack_wait_ms)));
+    let events = Rc::new(Queue::default());
     let (nats, mongo) = (NatsClient::new(world, processor, &events), MongoClient::new(world, processor));
     let shared = Rc::new(Shared {
         world: Rc::clone(world),
@@ -121,6 +123,7 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
         mongo: Rc::clone(&mongo),
         store: StoreSocket::new(options.core().request_timeout),
         request_timeout: options.core().request_timeout,
+        ack_wait: Rc::clone(&ack_wait),
         draining: Cell::new(false),
         tape: begin_tape(world, processor),
     });
@@ -300,6 +303,7 @@ impl Driver {
             }
             Input::Stale(stale) => world.saw(&Observation::StaleSummary { processor, key: &stale.session.key() }),
             Input::Consumer(consumer) => {
+                self.shared.ack_wait.set(consumer.ack_wait);
                 world.saw(&Observation::ConsumerLearnt { processor, heartbeat: consumer.ack_wait / 3 });
             }
             Input::Woken | Input::Drain | Input::DeliveriesStopped => {}
