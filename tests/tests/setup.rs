@@ -219,13 +219,12 @@ async fn what_the_server_refuses_is_passed_on() -> TestResult {
     let world = TestWorld::start().await?;
     let setup = world.processor("setup").arguments(["--replicas", "3"]).start().await?;
     assert_eq!(setup.wait(SOON).await?, Exit::Code(1));
-    let expected =
-        "error: JetStream refused to create stream TRANSCRIPTION: replicas > 1 not supported in non-clustered mode";
+    let expected = "error: JetStream refused to create stream TRANSCRIPTION: the server cannot keep so many replicas";
     assert!(setup.logs().contains(expected), "{}", setup.logs());
 
     let other = stream_config("OTHER", &json!({ "subjects": ["transcript.*"] }));
     api(&world, "STREAM.CREATE.OTHER", &other).await?;
-    assert_refused(&world, "error: JetStream refused to create stream TRANSCRIPTION: subjects overlap").await
+    assert_refused(&world, "error: JetStream refused to create stream TRANSCRIPTION: another stream has these subjects").await
 }
 
 #[tokio::test]
@@ -266,7 +265,9 @@ async fn two_versions_with_other_settings_set_up_at_once_and_all_succeed() -> Te
     all_at_once(&world, &(0..20).map(of_version).collect::<Vec<_>>()).await?;
     let report = setup::ensure(&world.jetstream, world.database(), &Request::default()).await?;
     assert_eq!(report.changes, []);
-    assert_eq!(report.kept.len(), 2, "{report:?}");
+    // Whoever came last set the stream, perhaps as the default has it, and the consumer, which neither version has so.
+    let kept: Vec<_> = report.kept.iter().map(|kept| kept.field).collect();
+    assert!(kept.contains(&"ack_wait") && kept.len() <= 2, "{report:?}");
     Ok(())
 }
 
@@ -284,7 +285,7 @@ async fn an_account_without_jetstream_is_told() -> TestResult {
     let url = nats.url().replace("nats://", "nats://bob:x@");
     let setup = world.processor("setup").environment("NATS_URL", url).start().await?;
     assert_eq!(setup.wait(SOON).await?, Exit::Code(1));
-    assert!(setup.logs().contains("JetStream not enabled for account"), "{}", setup.logs());
+    assert!(setup.logs().contains("JetStream is not enabled there: enable it for this account"), "{}", setup.logs());
     Ok(())
 }
 
@@ -320,7 +321,7 @@ async fn servers_that_cannot_be_reached_are_named_without_their_passwords() -> T
         (
             "MONGODB_URI",
             "mongodb://ann:hunter2@127.0.0.1:1/?authSource=x",
-            "error: cannot connect to MongoDB at mongodb://***@127.0.0.1:1/ (--mongodb-uri)",
+            "error: cannot connect to MongoDB at mongodb://***@127.0.0.1:1 (--mongodb-uri)",
         ),
     ];
     for (variable, address, expected) in cases {
