@@ -65,13 +65,18 @@ impl ProfiledCommand {
             SEGMENTS_COLLECTION if is_pipeline && self.groups() => Some(CommandKind::Count),
             SEGMENTS_COLLECTION if of_one_session && has("$nor") => Some(CommandKind::PageOfOthers),
             SEGMENTS_COLLECTION if each_of_one_session && is_pipeline => Some(CommandKind::PageWithoutIndexes),
-            SEGMENTS_COLLECTION if of_one_session && is_pipeline => Some(CommandKind::PageOfOneIndex),
             SEGMENTS_COLLECTION
                 if of_one_session && filter.get_document("index").is_ok_and(|i| i.contains_key("$not")) =>
             {
                 Some(CommandKind::PageAmongOthers)
             }
-            SEGMENTS_COLLECTION if of_one_session => Some(CommandKind::Page),
+            // Of all numbers from one on, the upper bound is beyond every whole number.
+            SEGMENTS_COLLECTION
+                if of_one_session && filter.get_document("index").is_ok_and(|i| i.get_f64("$lt").is_ok()) =>
+            {
+                Some(CommandKind::Page)
+            }
+            SEGMENTS_COLLECTION if of_one_session && is_pipeline => Some(CommandKind::PageOfOneIndex),
             SEGMENTS_COLLECTION if has("sessionId") => Some(CommandKind::Together),
             SUMMARIES_COLLECTION if has("updatedAt") => Some(CommandKind::Watch),
             SUMMARIES_COLLECTION if has("_id") && self.command.contains_key("find") => Some(CommandKind::ReadBack),

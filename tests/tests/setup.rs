@@ -224,7 +224,8 @@ async fn what_the_server_refuses_is_passed_on() -> TestResult {
 
     let other = stream_config("OTHER", &json!({ "subjects": ["transcript.*"] }));
     api(&world, "STREAM.CREATE.OTHER", &other).await?;
-    assert_refused(&world, "error: JetStream refused to create stream TRANSCRIPTION: another stream has these subjects").await
+    assert_refused(&world, "error: JetStream refused to create stream TRANSCRIPTION: another stream has these subjects")
+        .await
 }
 
 #[tokio::test]
