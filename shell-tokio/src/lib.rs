@@ -2,11 +2,10 @@
 //!
 //! | module | what a person looks for |
 //! |---|---|
-//! | [`service`] | the service: start, loop, recording |
+//! | [`service`] | the service: start, loop, sockets of NATS and MongoDB, recording |
 //! | [`operate`] | setup, audit, dead letters |
 //! | [`transcripts`] | playing transcripts, showing summaries |
 //! | [`traces`] | commands that read traces |
-//! | [`broker`] | NATS JetStream, as the service uses it |
 //! | [`cli`], [`connect`], [`logging`], [`secret`] | settings, connections, logs, passwords |
 
 pub mod cli;

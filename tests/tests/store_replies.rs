@@ -76,10 +76,11 @@ fn complaints(processor: &Processor) -> usize {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_unique_index_of_somebody_else_refuses_its_calls_and_no_others() -> Outcome {
     let world = TestWorld::start().await?;
+    // A start would refuse the index: somebody makes it afterwards.
+    let processor = started(&world.processor("run").arguments(SHORT)).await?;
     let summaries = world.database().collection::<Document>(SUMMARIES_COLLECTION);
     let unique = IndexOptions::builder().unique(true).name("by conversation".to_owned()).build();
     summaries.create_index(IndexModel::builder().keys(doc! { "conversationId": 1 }).options(unique).build()).await?;
-    let processor = started(&world.processor("run").arguments(SHORT)).await?;
     for (number, conversation) in ["é".repeat(120), format!("e{}", "é".repeat(120))].iter().enumerate() {
         for session in 0..2 {
             end(&world, &Call::of(conversation, &format!("taken {number} {session}"), 2)?).await?;

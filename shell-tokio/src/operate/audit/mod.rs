@@ -34,7 +34,7 @@
 //!
 //! Three more things are told and are no problem: summaries of fewer segments than were announced (incomplete), summaries
 //! that replaced an announced one without anybody being told (a processor tells with `--revise`), and messages whose headers
-//! no client can take from a consumer ([`crate::history`]).
+//! no client can take from a consumer ([`crate::operate::history`]).
 
 mod judge;
 mod names;

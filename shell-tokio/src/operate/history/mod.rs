@@ -4,7 +4,7 @@
 //!
 //! A publisher can store a message whose header block breaks the connection of every client that a consumer hands it to,
 //! or that looks like a status of the server. Reading goes past it: a consumer hands out what it can, and where nothing
-//! comes the next message is read by itself, as [`raw`] describes. After such a message the next ones are read in that way
+//! comes the next message is read by itself, as `raw` describes. After such a message the next ones are read in that way
 //! too, because it is seldom alone.
 
 mod raw;

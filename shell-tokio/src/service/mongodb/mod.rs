@@ -1,4 +1,4 @@
-//! MongoDB, as the service uses it: the client of [`transcript_client`] decides, and a [`Socket`] runs its commands.
+//! MongoDB, as the service uses it: the client of [`transcript_client`] decides, and a `Socket` runs its commands.
 
 mod driver_error;
 mod page;
