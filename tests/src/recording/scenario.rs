@@ -251,6 +251,7 @@ impl Scenario {
                 shown.away == [Server::Nats]
                     && shown.attempts.starts_with(&[1, 1])
                     && shown.without_answer("publish") >= 2
+                    && shown.dead_lettered == 0
                     && shown.published.len() >= 2
                     && shown.confirmed("ack") >= 2
             }

@@ -1,6 +1,6 @@
 //! The client of NATS JetStream: what the core asks for becomes frames, and what the server sends becomes inputs of the core.
 //!
-//! [`JetStream`] is told what happened ([`Input`], with the [`Time`](transcript_core::Time)) and is asked what to do
+//! [`JetStream`] is told what happened ([`Input`], with the [`Time`]) and is asked what to do
 //! ([`Output`]) until it has nothing more to say; then it says until when to wait and for what.
 //!
 //! What a shell must do, and nothing else:
