@@ -3,9 +3,9 @@
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! use std::time::Duration;
-//! use transcript_tests::{calls::Call, wait::wait_until, world::World};
+//! use transcript_tests::{calls::Call, wait::wait_until, world::TestWorld};
 //!
-//! let world = World::start().await?; // a nats-server of its own, a database of its own
+//! let world = TestWorld::start().await?; // a nats-server of its own, a database of its own
 //! world.processor("setup").run(Duration::from_secs(10)).await?;
 //! let processor = world.processor("run").start().await?;
 //!
