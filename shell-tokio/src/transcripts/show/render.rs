@@ -11,6 +11,7 @@ use transcript_core::{
 };
 
 use super::ShowError;
+use crate::terminal::{harmless, padded, shortened};
 
 /// A speaker's column is at most this wide; longer labels are cut.
 const WIDEST_SPEAKER: usize = 24;
@@ -31,25 +32,6 @@ pub fn render(document: &Document, width: usize) -> Result<String, ShowError> {
     view.longest_turns(&mut page, width);
     view.questions(&mut page, width);
     Ok(page)
-}
-
-/// The text without what a terminal would obey: control characters, and the marks that turn the direction of what follows.
-/// White space of any kind becomes a space.
-#[must_use]
-pub fn harmless(text: &str) -> String {
-    text.chars()
-        .map(|c| match c {
-            c if c.is_whitespace() => ' ',
-            c if obeyed(c) => '\u{fffd}',
-            c => c,
-        })
-        .collect()
-}
-
-/// Whether a terminal may obey the character instead of showing it.
-pub(super) fn obeyed(c: char) -> bool {
-    let turns = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    turns || c.is_control()
 }
 
 /// What a summary's document must have to be shown; times are read in whichever form they were stored.
@@ -176,26 +158,6 @@ fn label(speaker: Option<&str>) -> String {
     speaker.map_or_else(|| "-".to_owned(), |speaker| shortened(&harmless(speaker), WIDEST_SPEAKER))
 }
 
-/// The text, cut where it takes more than `columns`.
-pub(crate) fn shortened(text: &str, columns: usize) -> String {
-    if display_width(text) <= columns {
-        return text.to_owned();
-    }
-    let mut short = String::new();
-    for c in text.chars() {
-        if display_width(&short) + display_width(c.encode_utf8(&mut [0; 4])) >= columns {
-            break;
-        }
-        short.push(c);
-    }
-    short + "…"
-}
-
-/// Columns, not characters: a Japanese character takes two, a combining accent none.
-pub(crate) fn padded(text: &str, columns: usize) -> String {
-    format!("{text}{}", " ".repeat(columns.saturating_sub(display_width(text))))
-}
-
 /// `h:mm:ss` since the call's start.
 fn clock(ms: i64) -> String {
     let sign = if ms < 0 { "-" } else { "" };
@@ -306,15 +268,6 @@ Questions
             ),
             "{page}"
         );
-    }
-
-    #[test]
-    fn nothing_in_a_text_moves_the_terminal() {
-        assert_eq!(
-            harmless("a\u{1b}]0;x\u{7}\r\nb\u{9b}\u{202e}c\u{2067}\td"),
-            "a\u{fffd}]0;x\u{fffd}  b\u{fffd}\u{fffd}c\u{fffd} d"
-        );
-        assert_eq!(harmless("שלום é 👩‍👩‍👧 日本語"), "שלום é 👩‍👩‍👧 日本語");
     }
 
     #[test]
