@@ -9,7 +9,11 @@
 
 mod lines;
 
-use std::{io, sync::OnceLock, time::SystemTime};
+use std::{
+    io,
+    sync::OnceLock,
+    time::{Duration, UNIX_EPOCH},
+};
 
 use serde_json::json;
 use tracing::{Level, Metadata, level_filters::LevelFilter};
@@ -20,10 +24,13 @@ use tracing_subscriber::{
     util::{SubscriberInitExt, TryInitError},
 };
 
+use transcript_core::WallTime;
+
 use self::lines::Bounds;
 pub use self::lines::Lines;
 use crate::{
     cli::{LogArgs, LogFormat},
+    service::clock::Clock,
     terminal::{self, harmless_json, harmless_lines},
 };
 
@@ -76,7 +83,7 @@ pub fn error_before_the_start(text: &str, format: LogFormat) {
 
 fn say(level: Level, text: &str, format: LogFormat) {
     let line = match (format, level) {
-        (LogFormat::Json, level) => json_line(level, text, SystemTime::now()),
+        (LogFormat::Json, level) => json_line(level, text, Clock::start().wall()),
         (LogFormat::Plain, Level::ERROR) => format!("error: {}\n", harmless_lines(text)),
         (LogFormat::Plain, _) => format!("warning: {}\n", harmless_lines(text)),
     };
@@ -86,8 +93,9 @@ fn say(level: Level, text: &str, format: LogFormat) {
 }
 
 /// In the form that `tracing-subscriber` gives to events.
-fn json_line(level: Level, text: &str, now: SystemTime) -> String {
-    let timestamp = humantime::format_rfc3339_micros(now).to_string();
+fn json_line(level: Level, text: &str, now: WallTime) -> String {
+    let since_epoch = Duration::from_millis(u64::try_from(now.as_millis()).unwrap_or(0));
+    let timestamp = humantime::format_rfc3339_micros(UNIX_EPOCH + since_epoch).to_string();
     let target = env!("CARGO_CRATE_NAME");
     let line = json!({ "timestamp": timestamp, "level": level.as_str(), "message": text, "target": target });
     harmless_json(&line.to_string()) + "\n"
@@ -161,7 +169,7 @@ mod tests {
 
     #[test]
     fn what_is_no_event_has_the_form_of_one() {
-        let line = json_line(Level::ERROR, "no \u{9b}way\nout", SystemTime::UNIX_EPOCH);
+        let line = json_line(Level::ERROR, "no \u{9b}way\nout", WallTime::from_millis(0));
         assert_eq!(line.matches('\n').count(), 1, "{line}");
         let value: serde_json::Value = serde_json::from_str(&line).unwrap();
         let expected = json!({
