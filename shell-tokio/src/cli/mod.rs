@@ -81,7 +81,7 @@ pub enum Command {
     /// second signal stopped it at once.
     #[command(after_help = "Examples:
   transcript-processor run
-  transcript-processor run --nats-url tls://nats.example:4222 --nats-creds /etc/nats.creds --log-format json
+  transcript-processor run --nats-url tls://nats.example:4222 --log-format json
   transcript-processor run --record /var/lib/traces")]
     Run(Box<Online<RunArgs>>),
     /// Create the streams, the consumer and the indexes, and repair what keeps processors from working

@@ -318,7 +318,7 @@ Questions
     fn what_was_cut_is_said() {
         let mut document = summary();
         document.insert("cut", doc! { "labels": 0, "speakers": 2, "turns": 0, "questionTexts": 0, "questions": 7 });
-        let page = render(&document, 80).unwrap();
+        let page = render(&document, 100).unwrap();
         assert!(
             page.contains(
                 "Left out      2 segments of speakers that are not listed, 7 questions that are not listed\n"
