@@ -61,10 +61,10 @@ fn defaults_are_those_of_the_core() {
     assert_eq!(crate::service::run::core_settings(&run_args("run"), &StreamValues::default()), Settings::default());
 }
 
-/// A setting of the README's table: its flag, its variable, and its default where that is a value.
-fn settings_of_the_readme() -> Vec<(String, String, Option<String>)> {
+/// A setting of the manual's table: its flag, its variable, and its default where that is a value.
+fn settings_of_the_manual() -> Vec<(String, String, Option<String>)> {
     let code = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
-    let readme = include_str!("../../../README.md");
+    let readme = include_str!("../../README.md");
     let table = readme.lines().skip_while(|line| !line.starts_with("| flag | environment | default |"));
     let rows = table.skip(2).take_while(|line| line.starts_with('|'));
     rows.flat_map(|row| {
@@ -80,12 +80,11 @@ fn settings_of_the_readme() -> Vec<(String, String, Option<String>)> {
 }
 
 #[test]
-fn the_readme_has_every_setting_of_the_service_and_its_default() {
+fn the_manual_has_every_setting_of_the_service_and_its_default() {
     let mut command = Cli::command();
     let run = command.find_subcommand_mut("run").expect("the service is a command");
     let in_help: Vec<_> = run
         .get_arguments()
-        .filter(|setting| !matches!(setting.get_help_heading(), Some("Servers" | "Logging")))
         .map(|setting| {
             let variable = setting.get_env().expect("every setting has a variable").to_string_lossy().into_owned();
             let default = setting.get_default_values().first().map(|value| value.to_string_lossy().into_owned());
@@ -94,7 +93,7 @@ fn the_readme_has_every_setting_of_the_service_and_its_default() {
         })
         .collect();
     assert!(in_help.len() > 20, "the settings were found: {in_help:?}");
-    let mut in_readme = settings_of_the_readme();
+    let mut in_readme = settings_of_the_manual();
     let mut of_streams = "run".to_owned();
     for (flag, variable, default, help) in &in_help {
         let place = in_readme.iter().position(|(listed, ..)| listed == flag);
@@ -124,7 +123,7 @@ fn the_readme_has_every_setting_of_the_service_and_its_default() {
         max_ack_pending: 0,
     };
     assert_eq!(run_args(&of_streams).stream.or(others), StreamValues::default(), "{of_streams}");
-    assert_eq!(in_readme, [], "the README has settings that are not there");
+    assert_eq!(in_readme, [], "the manual has settings that are not there");
 }
 
 /// Every command with what leads to it, such as `dead-letters list`.
