@@ -50,7 +50,7 @@ struct Options {
     /// What `transcript-sim --json table` has printed [default: what it prints now]
     #[arg(long, value_name = "FILE")]
     predictions: Option<PathBuf>,
-    /// Put the table into the manual, shell-tokio/README.md, too
+    /// Put the table into the operator's manual too
     #[arg(long)]
     readme: bool,
 }
@@ -137,7 +137,7 @@ fn write_files(options: &Options, table: &Table) -> Result<(), CrashError> {
     if options.readme {
         let readme = cargo::workspace().join("shell-tokio/README.md");
         let text = fs::read_to_string(&readme)?;
-        let places = text.find(BEGIN).zip(text.find(END)).ok_or("the manual has no place for the table")?;
+        let places = text.find(BEGIN).zip(text.find(END)).ok_or("the README has no place for the table")?;
         let (before, after) = (&text[..places.0 + BEGIN.len()], &text[places.1..]);
         write(&readme, &format!("{before}{page}{after}"))?;
     }
