@@ -13,12 +13,18 @@ use mongodb::Database;
 use tokio::sync::mpsc;
 use transcript_core::event::SessionEnded;
 use transcript_processor::{
-    cli::{AuditArgs, Cli, Command, DeadLettersCommand, NatsArgs, SetupArgs, ShowArgs, Which},
+    cli::{AuditArgs, Cli, Command, DeadLettersCommand, NatsArgs, SetupArgs, ShowArgs, StatusArgs, Which},
     connect::{Logins, NatsConnection, connect_mongodb, connect_nats},
     error_line::error_line,
     logging,
+    monitor::{
+        servers::Looker,
+        status::Status,
+        terminal::{self, fetch},
+    },
     operate::audit::{self, Incomplete, Options, Progress, Remedy, SESSIONS_A_PASS},
     operate::dead_letters::{self, Outcome, Whole},
+    operate::pause,
     operate::setup::{
         self, Api, Pause, Request,
         permissions::{Permissions, Refusals},
@@ -97,6 +103,9 @@ async fn command(
     transcripts: &[Transcript],
     signals: &mut mpsc::UnboundedReceiver<Signal>,
 ) -> Result<Finding, Box<dyn Error>> {
+    if let Command::Status(args @ StatusArgs { from: Some(address), .. }) = &cli.command {
+        return status_of_process(address, args, signals).await;
+    }
     let refusals = Refusals::default();
     let logins = Logins::new(cli.login_timeout);
     let nats = async {
@@ -104,9 +113,14 @@ async fn command(
             Command::Show(_) | Command::Convert(_) | Command::Replay(_) | Command::Trace(_) | Command::Timeline(_) => {
                 Ok(None)
             }
-            Command::Run(_) | Command::Setup(_) | Command::Play(_) | Command::DeadLetters(_) | Command::Audit(_) => {
-                connect_nats(&cli.nats, cli.connect_timeout, &refusals, &logins).await.map(Some)
-            }
+            Command::Run(_)
+            | Command::Setup(_)
+            | Command::Play(_)
+            | Command::DeadLetters(_)
+            | Command::Audit(_)
+            | Command::Status(_)
+            | Command::Pause(_)
+            | Command::Resume => connect_nats(&cli.nats, cli.connect_timeout, &refusals, &logins).await.map(Some),
         }
     };
     let connected = async { tokio::join!(nats, connect_mongodb(&cli.mongodb, cli.connect_timeout, &logins)) };
@@ -163,6 +177,15 @@ async fn perform(
         Command::Show(args) => show_summary(database, args).await?,
         Command::DeadLetters(args) => return dead_letters(&js, database, &args.command).await,
         Command::Audit(args) => return audit(&js, database, args).await,
+        Command::Status(args) => return status_of_servers(&js, database, args, ends).await,
+        Command::Pause(args) => {
+            let until = pause::pause(&js, Clock::start().wall(), args.lasts).await?;
+            print(&format!("paused until {until}: no call is handed out before; `resume` ends that"))?;
+        }
+        Command::Resume => {
+            let hands_out = pause::resume(&js).await?;
+            print(if hands_out { "resumed: calls are handed out" } else { "the consumer is still paused" })?;
+        }
         Command::Convert(_) | Command::Replay(_) | Command::Trace(_) | Command::Timeline(_) => {}
     }
     Ok(Finding::Good)
@@ -181,7 +204,10 @@ fn read_traces(command: &Command) -> Option<Result<Finding, Box<dyn Error>>> {
         | Command::Convert(_)
         | Command::Show(_)
         | Command::DeadLetters(_)
-        | Command::Audit(_) => return None,
+        | Command::Audit(_)
+        | Command::Status(_)
+        | Command::Pause(_)
+        | Command::Resume => return None,
     };
     Some(done.and_then(|answer| {
         // A cut that went to stdout is all that there is to be.
@@ -221,6 +247,9 @@ fn read_transcripts(command: &Command) -> Result<Transcripts, Box<dyn Error>> {
         | Command::Show(_)
         | Command::DeadLetters(_)
         | Command::Audit(_)
+        | Command::Status(_)
+        | Command::Pause(_)
+        | Command::Resume
         | Command::Replay(_)
         | Command::Trace(_)
         | Command::Timeline(_) => Ok(Transcripts::ToPlay(Vec::new())),
@@ -338,6 +367,76 @@ async fn audit(js: &jetstream::Context, database: &Database, args: &AuditArgs) -
     let audit = audited?;
     print(&if args.json { show::json(&audit)? } else { audit::render(&audit, incomplete) })?;
     Ok(if audit.one_to_one { Finding::Good } else { Finding::Bad })
+}
+
+/// How a running process says that it stands.
+async fn status_of_process(
+    address: &str,
+    args: &StatusArgs,
+    signals: &mut mpsc::UnboundedReceiver<Signal>,
+) -> Result<Finding, Box<dyn Error>> {
+    let token = args.token_file.as_ref().map(run::read_token).transpose()?;
+    loop {
+        let status = fetch(address, token.as_ref()).await;
+        match (status, args.watch) {
+            (Ok(status), _) => {
+                let finding = print_status(&status, args)?;
+                if !args.watch {
+                    return Ok(finding);
+                }
+            }
+            (Err(error), true) => logging::report(&format!("error: {}", error_line(&error))),
+            (Err(error), false) => return Err(error.into()),
+        }
+        if is_interrupted(args, signals).await {
+            return Ok(Finding::Good);
+        }
+    }
+}
+
+/// How the servers stand, as they say themselves.
+async fn status_of_servers(
+    js: &jetstream::Context,
+    database: &Database,
+    args: &StatusArgs,
+    ends: Ends<'_>,
+) -> Result<Finding, Box<dyn Error>> {
+    let clock = Clock::start();
+    let looker = Looker::new(js, database, clock);
+    loop {
+        let status = Status::of_servers(clock.wall(), &looker.look().await);
+        let finding = print_status(&serde_json::to_value(&status)?, args)?;
+        if !args.watch {
+            return Ok(finding);
+        }
+        if is_interrupted(args, ends.signals).await {
+            return Ok(Finding::Good);
+        }
+    }
+}
+
+/// Waits until the next time, or until somebody wants no more of it.
+async fn is_interrupted(args: &StatusArgs, signals: &mut mpsc::UnboundedReceiver<Signal>) -> bool {
+    tokio::select! {
+        () = tokio::time::sleep(args.every) => false,
+        _ = signals.recv() => true,
+    }
+}
+
+fn print_status(status: &serde_json::Value, args: &StatusArgs) -> Result<Finding, Box<dyn Error>> {
+    match (args.json, args.watch) {
+        (true, true) => print(&status.to_string())?,
+        (true, false) => print(&show::json(status)?)?,
+        (false, watch) => {
+            // The screen begins anew where somebody looks at one.
+            let clear = if watch && io::stdout().is_terminal() { "\u{1b}[2J\u{1b}[H" } else { "" };
+            print(&format!("{clear}{}", terminal::render(status)))?;
+        }
+    }
+    let findings = status.pointer("/findings").and_then(serde_json::Value::as_array);
+    let blocks =
+        |finding: &serde_json::Value| finding.pointer("/blocks").and_then(serde_json::Value::as_bool) == Some(true);
+    Ok(if findings.is_some_and(|findings| findings.iter().any(blocks)) { Finding::Bad } else { Finding::Good })
 }
 
 fn print(page: &str) -> io::Result<()> {

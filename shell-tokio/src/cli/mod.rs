@@ -1,5 +1,6 @@
 //! The command line: every setting, its environment variable, its default and its bounds.
 
+mod monitor;
 mod parse;
 mod source;
 
@@ -16,7 +17,10 @@ use transcript_core::{
     ids::{IdError, Session},
 };
 
-pub use self::source::{CuesArg, LabelsArg, SourceArgs};
+pub use self::{
+    monitor::{HttpArgs, PauseArgs, StatusArgs},
+    source::{CuesArg, LabelsArg, SourceArgs},
+};
 use crate::secret::{MongodbUri, NatsUrls, Secret, SecretFile};
 
 const SERVERS: &str = "Servers";
@@ -85,7 +89,13 @@ impl Cli {
             Command::DeadLetters(args) => args.check(),
             Command::Play(args) => args.source.check(),
             Command::Convert(args) => args.source.check(),
-            Command::Setup(_) | Command::Audit(_) | Command::Replay(_) | Command::Trace(_) => Ok(()),
+            Command::Setup(_)
+            | Command::Audit(_)
+            | Command::Replay(_)
+            | Command::Trace(_)
+            | Command::Status(_)
+            | Command::Pause(_)
+            | Command::Resume => Ok(()),
             Command::Timeline(args) => args.drawing().map(drop),
             Command::Show(args) => args.session().map(drop).map_err(|e| e.to_string()),
         }
@@ -125,6 +135,14 @@ pub enum Command {
     /// these, 1 where there are or where that could not be found out. Incomplete calls are named too, and are no problem. It
     /// can be run at any time, beside running processors.
     Audit(AuditArgs),
+    /// Say how processors and servers stand, what is wrong, and what to do about it
+    ///
+    /// Exit code 0 where calls are processed, warnings or not; 1 where something keeps them from it.
+    Status(StatusArgs),
+    /// Have JetStream hand out no more calls to any processor; calls in hand are finished (nats-server 2.11 and later)
+    Pause(PauseArgs),
+    /// End a pause
+    Resume,
     /// Feed recorded traces to the state machine again, and compare what it says; connects to no server
     ///
     /// Exit code 0 where it says the same, 1 where it does not: the first difference is printed with what led to it, 2 where a
@@ -447,6 +465,9 @@ pub struct RunArgs {
     /// What is recorded, and where.
     #[command(flatten)]
     pub record: RecordArgs,
+    /// How it is looked at.
+    #[command(flatten)]
+    pub http: HttpArgs,
     /// Name of this processor in dead letters and logs; the machine's name and the process's number if not given
     #[arg(
         long, env = "TRANSCRIPT_NAME", value_name = "NAME", help_heading = JOBS,

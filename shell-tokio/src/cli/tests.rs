@@ -22,6 +22,9 @@ fn run_args(line: &str) -> RunArgs {
         | Command::Show(_)
         | Command::DeadLetters(_)
         | Command::Audit(_)
+        | Command::Status(_)
+        | Command::Pause(_)
+        | Command::Resume
         | Command::Replay(_)
         | Command::Trace(_)
         | Command::Timeline(_)) => panic!("{other:?}"),
@@ -252,6 +255,9 @@ fn dead_letters_are_named_by_their_places_or_all() {
         | Command::Show(_)
         | Command::DeadLetters(_)
         | Command::Audit(_)
+        | Command::Status(_)
+        | Command::Pause(_)
+        | Command::Resume
         | Command::Replay(_)
         | Command::Trace(_)
         | Command::Timeline(_)) => panic!("{other:?}"),

@@ -1,0 +1,252 @@
+//! What an operator sees: each fault, caused on real servers, on `/readyz`, in the metrics and in `status`, with its cause and
+//! its remedy.
+
+use std::{fs, net::SocketAddr, time::Duration};
+
+use async_nats::jetstream::stream::DiscardPolicy;
+use serde_json::Value;
+use transcript_core::{
+    contract::{CONSUMER, SESSION_ENDED_SUBJECT, TRANSCRIPTION_STREAM},
+    ids::Session,
+};
+use transcript_tests::{
+    calls::Call,
+    http::{self, HttpAnswer},
+    process_guard::Exit,
+    processor::Processor,
+    wait::wait_until,
+    world::{StoreOf, TestWorld},
+};
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+/// Long beside everything awaited here, also on a busy machine. An idle machine shows each fault within 15 s.
+const LONG: Duration = Duration::from_secs(90);
+const SHORT: [&str; 4] = ["--quiet-period", "100ms", "--ack-wait", "3s"];
+const HTTP: [&str; 2] = ["--http", "127.0.0.1:0"];
+
+/// A processor that is looked at.
+struct Watched {
+    processor: Processor,
+    address: SocketAddr,
+}
+
+impl Watched {
+    async fn start(world: &TestWorld, arguments: &[&str]) -> Result<Self, Box<dyn std::error::Error>> {
+        let processor = world.processor("run").arguments(HTTP).arguments(arguments).start().await?;
+        let address = http::address(&processor, LONG).await?;
+        Ok(Self { processor, address })
+    }
+
+    async fn get(&self, path: &str) -> Result<HttpAnswer, String> {
+        http::get(self.address, path, "").await.map_err(|error| error.to_string())
+    }
+
+    async fn ready(&self) -> Outcome {
+        wait_until("the processor is ready", LONG, || async {
+            let answer = self.get("/readyz").await?;
+            if answer.status == 200 { Ok(()) } else { Err(answer.body) }
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Waits until a finding is told everywhere, with words that name its cause and remedy; gives what `/readyz` says.
+    async fn finds(&self, name: &str, status: u16) -> Result<String, Box<dyn std::error::Error>> {
+        let told = wait_until(format!("{name} is found"), LONG, || async {
+            let answer = self.get("/readyz").await?;
+            let line = answer.body.lines().find(|line| line.starts_with(&format!("{name}: ")));
+            match line {
+                Some(line) if answer.status == status => Ok(line.to_owned()),
+                Some(_) | None => Err(format!("{} {}", answer.status, answer.body)),
+            }
+        })
+        .await?;
+        assert!(told.contains(&format!("#{name}")), "it names the manual's section: {told}");
+        let metrics = self.get("/metrics").await?.body;
+        assert!(metrics.contains(&format!("transcript_finding{{name=\"{name}\"}} 1")), "{metrics}");
+        let document: Value = serde_json::from_str(&self.get("/status.json").await?.body)?;
+        let findings = document["findings"].as_array().cloned().unwrap_or_default();
+        let finding = findings.iter().find(|finding| finding["name"] == name).ok_or("it is in the document")?;
+        for word in ["cause", "consequence", "remedy", "manual"] {
+            assert!(finding[word].as_str().is_some_and(|text| !text.is_empty()), "{finding}");
+        }
+        Ok(told)
+    }
+
+    /// The value of a metric with these labels.
+    async fn metric(&self, metric: &str) -> Result<f64, Box<dyn std::error::Error>> {
+        let metrics = self.get("/metrics").await?.body;
+        let line = metrics.lines().find_map(|line| line.strip_prefix(metric)?.strip_prefix(' '));
+        Ok(line.ok_or_else(|| format!("no {metric} in {metrics}"))?.parse()?)
+    }
+}
+
+async fn end(
+    world: &TestWorld,
+    session: &str,
+    segments: usize,
+    published: u64,
+) -> Result<Session, Box<dyn std::error::Error>> {
+    let call = Call::of("conversation", session, segments)?;
+    world.insert_segments(&call.segments).await?;
+    world.publish_session_end(&call.session, published).await?;
+    Ok(call.session)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_calls_come_to_is_counted_and_every_name_is_there() -> Outcome {
+    let world = TestWorld::start().await?;
+    let watched = Watched::start(&world, &SHORT).await?;
+    watched.ready().await?;
+    assert_eq!(watched.get("/healthz").await?.status, 200);
+    end(&world, "whole", 12, 12).await?;
+    end(&world, "lacking", 3, 5).await?;
+    wait_until("both calls are counted", LONG, || async {
+        let counted = async {
+            let outcome = |outcome: &str| format!("transcript_sessions_total{{outcome=\"{outcome}\"}}");
+            let complete = watched.metric(&outcome("complete")).await?;
+            let incomplete = watched.metric(&outcome("incomplete")).await?;
+            let acknowledged = watched.metric("transcript_acknowledged_total").await?;
+            Ok::<_, Box<dyn std::error::Error>>((complete, incomplete, acknowledged))
+        };
+        let counted = counted.await.map_err(|error| error.to_string())?;
+        if counted == (1.0, 1.0, 2.0) { Ok(()) } else { Err(format!("{counted:?}")) }
+    })
+    .await?;
+    assert_eq!(watched.metric("transcript_missing_segments_total").await?, 2.0);
+    assert_eq!(watched.metric("transcript_notification_seconds_count").await?, 2.0);
+    assert!(watched.metric("transcript_notification_seconds_sum").await? > 0.1, "two quiet periods");
+    assert_eq!(watched.metric("transcript_settle_rounds_total").await?, 4.0);
+    assert_eq!(watched.metric("transcript_mongodb_batch_size_sum{command=\"save\"}").await?, 2.0);
+    wait_until("nothing is behind", LONG, || async {
+        let behind = watched.metric("transcript_seconds_behind").await.map_err(|error| error.to_string())?;
+        if behind == 0.0 { Ok(()) } else { Err(behind.to_string()) }
+    })
+    .await?;
+    let metrics = watched.get("/metrics").await?.body;
+    assert!(!metrics.contains("jetstream_"), "the broker's numbers are not asked for: {metrics}");
+    assert!(!metrics.contains("conversation") && !metrics.contains("lacking"), "no id is in a label: {metrics}");
+    let status = world.processor("status").arguments(["--from", &watched.address.to_string()]).run(LONG).await?;
+    assert!(status.contains("1 complete, 1 incomplete, 0 dead letters"), "{status}");
+    let json =
+        world.processor("status").arguments(["--from", &watched.address.to_string(), "--json"]).run(LONG).await?;
+    let document: Value = serde_json::from_str(&json)?;
+    assert_eq!(document["process"]["sinceStart"]["incomplete"], 1);
+    let of_servers: Value = serde_json::from_str(&world.processor("status").argument("--json").run(LONG).await?)?;
+    assert_eq!((&of_servers["findings"], &of_servers["secondsBehind"]), (&Value::Array(vec![]), &Value::from(0.0)));
+    let found = watched.get("/session.json?conversation=conversation&session=lacking").await?;
+    let found: Value = serde_json::from_str(&found.body)?;
+    assert_eq!(
+        (&found["segments"], &found["publishedSegments"], &found["complete"]),
+        (&3.into(), &5.into(), &false.into())
+    );
+    assert_eq!(watched.get("/session.json?conversation=c&session=none").await?.status, 404);
+    assert_eq!(watched.get("/session.json?conversation=c&session=").await?.status, 400);
+    watched.processor.terminate().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_that_go_away_are_found_and_their_return_too() -> Outcome {
+    let mut world = TestWorld::start_as(StoreOf::ThisWorld, Default::default()).await?;
+    let watched = Watched::start(&world, &SHORT).await?;
+    watched.ready().await?;
+    world.mongod().process().freeze().await?;
+    let told = watched.finds("mongodb_unreachable", 503).await?;
+    assert!(told.contains("Start mongod"), "{told}");
+    let metrics = watched.get("/metrics").await?.body;
+    assert!(metrics.contains("transcript_server_up{server=\"mongodb\"} 0"), "{metrics}");
+    world.mongod().process().thaw().await?;
+    watched.ready().await?;
+
+    world.nats.process().kill().await?;
+    let told = watched.finds("nats_unreachable", 503).await?;
+    assert!(told.contains("Start nats-server"), "{told}");
+    assert_eq!(watched.get("/healthz").await?.status, 200, "the loop runs whatever the servers do");
+    let status = world.processor("status").arguments(["--from", &watched.address.to_string()]).start().await?;
+    assert_eq!(status.wait(LONG).await?, Exit::Code(1), "something keeps calls from being processed");
+    assert!(status.output().contains("NOT READY"), "{}", status.output());
+    world.nats.start_again_without_jetstream().await?;
+    let told = watched.finds("jetstream_unavailable", 503).await?;
+    assert!(told.contains("enable JetStream"), "{told}");
+    world.nats.enable_jetstream().await?;
+    watched.ready().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn faults_of_the_stream_and_its_consumer_are_found() -> Outcome {
+    let world = TestWorld::start().await?;
+    let watched = Watched::start(&world, &[&SHORT[..], &["--metrics-of-the-broker"]].concat()).await?;
+    watched.ready().await?;
+    let paused = world.processor("pause").arguments(["--for", "1h"]).run(LONG).await?;
+    assert!(paused.contains("paused until"), "{paused}");
+    let told = watched.finds("consumer_paused", 503).await?;
+    assert!(told.contains("transcript-processor resume"), "{told}");
+    end(&world, "waits", 2, 2).await?;
+    wait_until("a call that waits is behind", LONG, || async {
+        let behind = watched.metric("transcript_seconds_behind").await.map_err(|error| error.to_string())?;
+        if behind > 0.0 { Ok(()) } else { Err(behind.to_string()) }
+    })
+    .await?;
+    let labels = "{stream_name=\"TRANSCRIPTION\",consumer_name=\"transcript-processor\"}";
+    assert_eq!(watched.metric(&format!("jetstream_consumer_num_pending{labels}")).await?, 1.0);
+    world.processor("resume").run(LONG).await?;
+    watched.ready().await?;
+
+    world.publish(SESSION_ENDED_SUBJECT, b"no JSON".to_vec()).await?;
+    let told = watched.finds("dead_letters_open", 200).await?;
+    assert!(told.contains("dead-letters list"), "{told}");
+    assert_eq!(watched.metric("transcript_dead_letters").await?, 1.0);
+    let document: Value = serde_json::from_str(&watched.get("/status.json").await?.body)?;
+    assert!(document["deadLetters"]["newest"][0]["reason"].is_string(), "{document}");
+
+    let mut stream = world.jetstream.get_stream(TRANSCRIPTION_STREAM).await?;
+    let mut config = stream.info().await?.config.clone();
+    (config.discard, config.max_messages) = (DiscardPolicy::New, 2);
+    world.jetstream.update_stream(&config).await?;
+    let told = watched.finds("stream_full", 503).await?;
+    assert!(told.contains("max_msgs is 2"), "{told}");
+    (config.discard, config.max_messages) = (DiscardPolicy::Old, -1);
+    world.jetstream.update_stream(&config).await?;
+    watched.ready().await?;
+    watched.processor.terminate().await?;
+
+    stream.delete_consumer(CONSUMER).await?;
+    let status = world.processor("status").start().await?;
+    assert_eq!(status.wait(LONG).await?, Exit::Code(1), "{}", status.output());
+    assert!(status.output().contains("there is no consumer transcript-processor"), "{}", status.output());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_at_its_bound_a_trace_without_a_place_and_a_stopped_process_are_found() -> Outcome {
+    let world = TestWorld::start().await?;
+    let directory = tempfile::tempdir()?;
+    let traces = directory.path().join("traces");
+    let record = ["--record", traces.to_str().ok_or("a path is a text")?];
+    let one = ["--max-in-flight", "1", "--max-ack-pending", "1", "--quiet-period", "1h"];
+    let watched = Watched::start(&world, &[&one[..], &record].concat()).await?;
+    watched.ready().await?;
+    end(&world, "first", 1, 1).await?;
+    end(&world, "second", 1, 1).await?;
+    let told = watched.finds("consumer_at_its_bound", 200).await?;
+    assert!(told.contains("--max-ack-pending"), "{told}");
+    assert_eq!(watched.metric("transcript_jobs{phase=\"quiet\"}").await?, 1.0);
+
+    fs::remove_dir_all(&traces)?;
+    fs::write(&traces, "in the way")?;
+    let told = watched.finds("trace_not_written", 200).await?;
+    assert!(told.contains("--record"), "{told}");
+    assert!(watched.metric("transcript_trace_left_out_total").await? > 0.0);
+
+    watched.processor.freeze().await?;
+    let status = world.processor("status").arguments(["--from", &watched.address.to_string()]).start().await?;
+    assert_eq!(status.wait(LONG).await?, Exit::Code(1));
+    assert!(status.logs().contains("does not answer: is it stopped"), "{}", status.logs());
+    watched.processor.thaw().await?;
+    watched.processor.ask_to_end()?;
+    watched.processor.wait(LONG).await?;
+    Ok(())
+}
