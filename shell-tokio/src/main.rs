@@ -13,7 +13,7 @@ use mongodb::Database;
 use tokio::sync::mpsc;
 use transcript_core::event::SessionEnded;
 use transcript_processor::{
-    cli::{AuditArgs, Cli, Command, DeadLettersCommand, NatsArgs, SetupArgs, ShowArgs, StatusArgs, Which},
+    cli::{AuditArgs, CallsArgs, Cli, Command, DeadLettersCommand, NatsArgs, SetupArgs, ShowArgs, StatusArgs, Which},
     connect::{Logins, NatsConnection, connect_mongodb, connect_nats},
     error_line::error_line,
     logging,
@@ -23,6 +23,7 @@ use transcript_processor::{
         terminal::{self, fetch},
     },
     operate::audit::{self, Incomplete, Options, Progress, Remedy, SESSIONS_A_PASS},
+    operate::calls::{CallLine, CallState, Calls, Wanted},
     operate::dead_letters::{self, Outcome, Whole},
     operate::pause,
     operate::setup::{
@@ -118,6 +119,7 @@ async fn command(
             | Command::Play(_)
             | Command::DeadLetters(_)
             | Command::Audit(_)
+            | Command::Calls(_)
             | Command::Status(_)
             | Command::Pause(_)
             | Command::Resume => connect_nats(&cli.nats, cli.connect_timeout, &refusals, &logins).await.map(Some),
@@ -177,6 +179,7 @@ async fn perform(
         Command::Show(args) => show_summary(database, args).await?,
         Command::DeadLetters(args) => return dead_letters(&js, database, &args.command).await,
         Command::Audit(args) => return audit(&js, database, args).await,
+        Command::Calls(args) => calls(&js, database, args, ends).await?,
         Command::Status(args) => return status_of_servers(&js, database, args, ends).await,
         Command::Pause(args) => {
             let until = pause::pause(&js, Clock::start().wall(), args.lasts).await?;
@@ -205,6 +208,7 @@ fn read_traces(command: &Command) -> Option<Result<Finding, Box<dyn Error>>> {
         | Command::Show(_)
         | Command::DeadLetters(_)
         | Command::Audit(_)
+        | Command::Calls(_)
         | Command::Status(_)
         | Command::Pause(_)
         | Command::Resume => return None,
@@ -247,6 +251,7 @@ fn read_transcripts(command: &Command) -> Result<Transcripts, Box<dyn Error>> {
         | Command::Show(_)
         | Command::DeadLetters(_)
         | Command::Audit(_)
+        | Command::Calls(_)
         | Command::Status(_)
         | Command::Pause(_)
         | Command::Resume
@@ -367,6 +372,34 @@ async fn audit(js: &jetstream::Context, database: &Database, args: &AuditArgs) -
     let audit = audited?;
     print(&if args.json { show::json(&audit)? } else { audit::render(&audit, incomplete) })?;
     Ok(if audit.one_to_one { Finding::Good } else { Finding::Bad })
+}
+
+/// Lists calls, and goes on where that is asked for until somebody wants no more of it.
+async fn calls(
+    js: &jetstream::Context,
+    database: &Database,
+    args: &CallsArgs,
+    ends: Ends<'_>,
+) -> Result<(), Box<dyn Error>> {
+    let wanted = Wanted {
+        since: args.since.moment(Clock::start().wall()),
+        states: if args.incomplete { vec![CallState::Incomplete] } else { args.states.clone() },
+        conversation: args.conversation.clone(),
+        reason: args.reason.clone(),
+    };
+    let print = |line: &CallLine| {
+        let text = if args.json { serde_json::to_string(line)? } else { line.to_string() };
+        writeln!(io::stdout().lock(), "{text}")
+    };
+    let mut calls = Calls::open(js, database, &wanted).await?;
+    let listed = async {
+        calls.list(print).await?;
+        if args.follow { calls.follow(print).await } else { Ok(()) }
+    };
+    tokio::select! {
+        listed = listed => Ok(listed?),
+        _ = ends.signals.recv() => Ok(()),
+    }
 }
 
 /// How a running process says that it stands.

@@ -1,7 +1,7 @@
 //! What an operator sees: each fault, caused on real servers, on `/readyz`, in the metrics and in `status`, with its cause and
 //! its remedy.
 
-use std::{fs, net::SocketAddr, time::Duration};
+use std::{fs, io, net::SocketAddr, process::Command, time::Duration};
 
 use async_nats::jetstream::stream::DiscardPolicy;
 use serde_json::Value;
@@ -9,8 +9,9 @@ use transcript_core::{
     contract::{CONSUMER, SESSION_ENDED_SUBJECT, TRANSCRIPTION_STREAM},
     ids::Session,
 };
+use transcript_processor::monitor::finding::FindingName;
 use transcript_tests::{
-    calls::Call,
+    calls::{Call, fixture},
     http::{self, HttpAnswer},
     process_guard::Exit,
     processor::Processor,
@@ -127,6 +128,10 @@ async fn what_calls_come_to_is_counted_and_every_name_is_there() -> Outcome {
     let metrics = watched.get("/metrics").await?.body;
     assert!(!metrics.contains("jetstream_"), "the broker's numbers are not asked for: {metrics}");
     assert!(!metrics.contains("conversation") && !metrics.contains("lacking"), "no id is in a label: {metrics}");
+    for file in ["alerts.yml", "dashboard.json", "scaledobject.yaml"] {
+        let unknown: Vec<String> = names(&monitoring(file)?).filter(|name| !is_told(&metrics, name)).collect();
+        assert_eq!(unknown, Vec::<String>::new(), "{file} asks for metrics that are not there");
+    }
     let status = world.processor("status").arguments(["--from", &watched.address.to_string()]).run(LONG).await?;
     assert!(status.contains("1 complete, 1 incomplete, 0 dead letters"), "{status}");
     let json =
@@ -249,4 +254,54 @@ async fn a_consumer_at_its_bound_a_trace_without_a_place_and_a_stopped_process_a
     watched.processor.ask_to_end()?;
     watched.processor.wait(LONG).await?;
     Ok(())
+}
+
+/// Alert rules name what is there: each finding has an alert, and each alert a section of the manual.
+#[test]
+fn each_finding_has_an_alert_and_each_alert_its_section_of_the_manual() -> Outcome {
+    let (alerts, manual) = (monitoring("alerts.yml")?, fs::read_to_string(fixture("../shell-tokio/README.md"))?);
+    let has_section = |anchor: &str| manual.lines().any(|line| line == format!("#### {anchor}"));
+    for finding in FindingName::ALL {
+        let name = finding.name();
+        assert!(alerts.contains(&format!("transcript_finding{{name=\"{name}\"}} == 1")), "no alert for {name}");
+        assert!(has_section(name), "no section for {name}");
+    }
+    let anchors = alerts.lines().filter_map(|line| line.trim().strip_prefix("manual: shell-tokio/README.md#"));
+    let without: Vec<&str> = anchors.clone().filter(|anchor| !has_section(anchor)).collect();
+    assert_eq!(without, Vec::<&str>::new(), "alerts without a section of the manual");
+    assert_eq!(anchors.count(), alerts.matches("- alert: ").count(), "an alert without the manual's section");
+    Ok(())
+}
+
+/// Each alert fires by its numbers and resolves after them, where Prometheus' own tool is there to say so.
+#[test]
+fn each_alert_fires_and_resolves() -> Outcome {
+    let (alerts, tests) = (monitoring("alerts.yml")?, monitoring("alerts_test.yml")?);
+    let alerts = alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
+    let untested: Vec<&str> = alerts.filter(|alert| !tests.contains(&format!("alertname=\"{alert}\""))).collect();
+    assert_eq!(untested, Vec::<&str>::new(), "alerts without a test");
+    let promtool = Command::new("promtool").args(["test", "rules"]).arg(fixture("monitoring/alerts_test.yml")).output();
+    match promtool {
+        Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error.into()),
+    }
+    Ok(())
+}
+
+fn monitoring(file: &str) -> io::Result<String> {
+    fs::read_to_string(fixture(&format!("monitoring/{file}")))
+}
+
+/// The names of our metrics in a text.
+fn names(text: &str) -> impl Iterator<Item = String> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    words.filter(|word| word.starts_with("transcript_")).map(str::to_owned)
+}
+
+/// Whether a scrape describes a metric, also where it has no sample yet; parts of a histogram are told with it.
+fn is_told(metrics: &str, name: &str) -> bool {
+    let described = |name: &str| metrics.contains(&format!("# TYPE {name} "));
+    let whole = ["_bucket", "_sum", "_count"].iter().find_map(|part| name.strip_suffix(part));
+    described(name) || whole.is_some_and(described)
 }

@@ -1,5 +1,6 @@
 //! The command line: every setting, its environment variable, its default and its bounds.
 
+mod calls;
 mod monitor;
 mod parse;
 mod source;
@@ -18,6 +19,7 @@ use transcript_core::{
 };
 
 pub use self::{
+    calls::CallsArgs,
     monitor::{HttpArgs, PauseArgs, StatusArgs},
     source::{CuesArg, LabelsArg, SourceArgs},
 };
@@ -93,6 +95,7 @@ impl Cli {
             | Command::Audit(_)
             | Command::Replay(_)
             | Command::Trace(_)
+            | Command::Calls(_)
             | Command::Status(_)
             | Command::Pause(_)
             | Command::Resume => Ok(()),
@@ -135,6 +138,8 @@ pub enum Command {
     /// these, 1 where there are or where that could not be found out. Incomplete calls are named too, and are no problem. It
     /// can be run at any time, beside running processors.
     Audit(AuditArgs),
+    /// List the calls that ended, with what became of each, from the stream and the store
+    Calls(CallsArgs),
     /// Say how processors and servers stand, what is wrong, and what to do about it
     ///
     /// Exit code 0 where calls are processed, warnings or not; 1 where something keeps them from it.

@@ -22,6 +22,7 @@ fn run_args(line: &str) -> RunArgs {
         | Command::Show(_)
         | Command::DeadLetters(_)
         | Command::Audit(_)
+        | Command::Calls(_)
         | Command::Status(_)
         | Command::Pause(_)
         | Command::Resume
@@ -255,6 +256,7 @@ fn dead_letters_are_named_by_their_places_or_all() {
         | Command::Show(_)
         | Command::DeadLetters(_)
         | Command::Audit(_)
+        | Command::Calls(_)
         | Command::Status(_)
         | Command::Pause(_)
         | Command::Resume
