@@ -5,6 +5,7 @@ use std::{fs, io, net::SocketAddr, process::Command, time::Duration};
 
 use async_nats::jetstream::stream::DiscardPolicy;
 use serde_json::Value;
+use tokio::{io::AsyncWriteExt, net::TcpStream};
 use transcript_core::{
     contract::{CONSUMER, SESSION_ENDED_SUBJECT, TRANSCRIPTION_STREAM},
     ids::Session,
@@ -86,7 +87,7 @@ impl Watched {
 async fn end(
     world: &TestWorld,
     session: &str,
-    segments: usize,
+    segments: u32,
     published: u64,
 ) -> Result<Session, Box<dyn std::error::Error>> {
     let call = Call::of("conversation", session, segments)?;
@@ -126,7 +127,7 @@ async fn what_calls_come_to_is_counted_and_every_name_is_there() -> Outcome {
     })
     .await?;
     let metrics = watched.get("/metrics").await?.body;
-    assert!(!metrics.contains("jetstream_"), "the broker's numbers are not asked for: {metrics}");
+    assert!(!metrics.contains("jetstream_consumer_"), "the broker's numbers are not asked for: {metrics}");
     assert!(!metrics.contains("conversation") && !metrics.contains("lacking"), "no id is in a label: {metrics}");
     for file in ["alerts.yml", "dashboard.json", "scaledobject.yaml"] {
         let unknown: Vec<String> = names(&monitoring(file)?).filter(|name| !is_told(&metrics, name)).collect();
@@ -149,6 +150,101 @@ async fn what_calls_come_to_is_counted_and_every_name_is_there() -> Outcome {
     assert_eq!(watched.get("/session.json?conversation=c&session=none").await?.status, 404);
     assert_eq!(watched.get("/session.json?conversation=c&session=").await?.status, 400);
     watched.processor.terminate().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_are_listed_by_state_and_followed() -> Outcome {
+    let world = TestWorld::start().await?;
+    let watched = Watched::start(&world, &SHORT).await?;
+    watched.ready().await?;
+    end(&world, "whole", 2, 2).await?;
+    end(&world, "lacking", 1, 2).await?;
+    world.publish(SESSION_ENDED_SUBJECT, b"no JSON".to_vec()).await?;
+    let calls = |arguments: &'static [&'static str]| world.processor("calls").arguments(arguments.iter().copied());
+    wait_until("three calls have come to an end", LONG, || async {
+        let listed = calls(&[]).run(LONG).await.map_err(|error| error.to_string())?;
+        let is_done = ["complete", "incomplete", "dead-letter"]
+            .iter()
+            .all(|state| listed.lines().any(|line| line.split_whitespace().nth(1) == Some(state)));
+        if is_done { Ok(()) } else { Err(listed) }
+    })
+    .await?;
+    let incomplete = calls(&["--incomplete", "--json"]).run(LONG).await?;
+    let incomplete: Value = serde_json::from_str(&incomplete)?;
+    assert_eq!((&incomplete["key"], &incomplete["state"]), (&"conversation:lacking".into(), &"incomplete".into()));
+    assert_eq!((&incomplete["segments"], &incomplete["publishedSegments"]), (&1.into(), &2.into()));
+    let given_up = calls(&["--state", "dead-letter", "--reason", "JSON"]).run(LONG).await?;
+    assert!(given_up.contains("message 3"), "{given_up}");
+    assert_eq!(calls(&["--conversation", "other"]).run(LONG).await?, "");
+
+    let follows = calls(&["--follow", "--conversation", "conversation"]).start().await?;
+    let told = |session: &'static str| {
+        let follows = &follows;
+        wait_until(format!("{session} is told"), LONG, move || async move {
+            let told = follows.output();
+            if told.contains(session) { Ok(()) } else { Err(told) }
+        })
+    };
+    told("conversation:lacking").await?;
+    end(&world, "later", 3, 3).await?;
+    told("conversation:later").await?;
+    assert_eq!(follows.output().matches("conversation:later").count(), 1, "{}", follows.output());
+    Ok(())
+}
+
+/// What a client does wrong ends with its connection, and others are answered meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_requests_slow_clients_and_forged_tokens_are_refused() -> Outcome {
+    let world = TestWorld::start().await?;
+    let directory = tempfile::tempdir()?;
+    let token = directory.path().join("token");
+    fs::write(&token, "s3cret\n")?;
+    let token = token.to_str().ok_or("a path is a text")?;
+    let watched = Watched::start(&world, &[&SHORT[..], &["--http-token-file", token]].concat()).await?;
+    let (address, host) = (watched.address, watched.address.to_string());
+    let status = |request: String| async move { http::send(address, &request).await.map(|answer| answer.status) };
+    let of_host = |path: &str, lines: &str| format!("GET {path} HTTP/1.0\r\nHost: {host}\r\n{lines}\r\n");
+
+    for path in ["/metrics", "/status.json", "/session.json?conversation=c&session=s"] {
+        assert_eq!(status(of_host(path, "")).await?, 401, "{path}");
+        assert_eq!(status(of_host(path, "Authorization: Bearer s3cres\r\n")).await?, 401, "{path}");
+    }
+    assert_eq!(status(of_host("/status.json", "Authorization: Bearer s3cret\r\n")).await?, 200);
+    for open in ["/", "/page.js", "/page.css", "/healthz"] {
+        assert_eq!(status(of_host(open, "")).await?, 200, "{open}");
+    }
+    let refused = world.processor("status").arguments(["--from", &host]).start().await?;
+    assert_eq!(refused.wait(LONG).await?, Exit::Code(1));
+    assert!(refused.logs().contains("--http-token-file"), "{}", refused.logs());
+    world.processor("status").arguments(["--from", &host, "--token-file", token]).run(LONG).await?;
+
+    let rebound = "GET /healthz HTTP/1.0\r\nHost: rebound.example.org\r\n\r\n".to_owned();
+    assert_eq!(status(rebound).await?, 403);
+    assert_eq!(status("GET /healthz HTTP/1.0\r\n\r\n".to_owned()).await?, 403);
+    assert_eq!(status(of_host("/nothing", "")).await?, 404);
+    let post = format!("POST /status.json HTTP/1.0\r\nHost: {host}\r\nContent-Length: 0\r\n\r\n");
+    assert_ne!(status(post).await?, 200, "nothing can be posted");
+    let endless = of_host("/healthz", &format!("X: {}\r\n", "x".repeat(64 << 10)));
+    assert!(!matches!(status(endless).await, Ok(200)), "a header that is too large");
+    let page = http::get(address, "/", "").await?;
+    assert!(page.head.contains("content-security-policy: default-src 'none'"), "{}", page.head);
+
+    // As many clients as there is room for begin a request and never end it.
+    let mut slow = vec![];
+    for _ in 0..64 {
+        let mut client = TcpStream::connect(address).await?;
+        client.write_all(b"GET /healthz HTTP/1.1\r\nHost: ").await?;
+        slow.push(client);
+    }
+    wait_until("others are answered again", LONG, || async {
+        let answer = watched.get("/healthz").await?;
+        if answer.status == 200 { Ok(()) } else { Err(answer.body) }
+    })
+    .await?;
+    drop(slow);
+    let logs = watched.processor.logs();
+    assert!(!logs.contains("s3cret"), "{logs}");
     Ok(())
 }
 
