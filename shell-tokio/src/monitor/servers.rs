@@ -16,7 +16,7 @@ use tokio::{
     sync::watch,
     time::{Instant, sleep, timeout},
 };
-use transcript_core::contract::SESSION_ENDED_SUBJECT;
+use transcript_core::contract::{DEAD_LETTER_SUBJECT, SESSION_ENDED_SUBJECT};
 
 use crate::{
     error_line::error_line,
@@ -31,10 +31,13 @@ use crate::{
 const EVERY: Duration = Duration::from_secs(2);
 /// How long one look at a server may take.
 const ANSWER: Duration = Duration::from_secs(4);
-/// How often the dead letters are read, at the most.
-const DEAD_LETTERS_EVERY: Duration = Duration::from_secs(5);
-/// Reading the dead letters takes no more than one part in so many of the time.
+/// How often it is looked whether there is a new dead letter.
+const DEAD_LETTERS_EVERY: Duration = Duration::from_secs(3);
+/// Where there is none the dead letters are read again because of what others did about them; reading them takes no more than
+/// one part in so many of the time.
 const DEAD_LETTERS_PART: u32 = 20;
+/// The same where there is a new one.
+const NEW_DEAD_LETTERS_PART: u32 = 4;
 /// How long reading them may take.
 const DEAD_LETTERS_WITHIN: Duration = Duration::from_secs(120);
 /// How many dead letters are kept to be shown.
@@ -176,12 +179,19 @@ impl Looker {
     }
 
     async fn watch_dead_letters(self, letters: watch::Sender<Option<DeadLetters>>) {
+        let (mut known, mut ended, mut took) = (None, Instant::now(), Duration::ZERO);
         while !letters.is_closed() {
-            let begun = Instant::now();
-            if let Ok(Some(read)) = timeout(DEAD_LETTERS_WITHIN, self.dead_letters()).await {
-                letters.send_replace(Some(read));
+            let last = timeout(ANSWER, self.last_dead_letter()).await.ok().flatten();
+            let part = if last == known { DEAD_LETTERS_PART } else { NEW_DEAD_LETTERS_PART };
+            if ended.elapsed() >= took * part {
+                let begun = Instant::now();
+                if let Ok(Some(read)) = timeout(DEAD_LETTERS_WITHIN, self.dead_letters()).await {
+                    letters.send_replace(Some(read));
+                    known = last;
+                }
+                (ended, took) = (Instant::now(), begun.elapsed());
             }
-            sleep(DEAD_LETTERS_EVERY.max(begun.elapsed() * DEAD_LETTERS_PART)).await;
+            sleep(DEAD_LETTERS_EVERY).await;
         }
     }
 
@@ -257,6 +267,11 @@ impl Looker {
             last = end.sequence;
         }
         Ok(Duration::ZERO)
+    }
+
+    /// The place of the last dead letter; `None` where there is none, or it cannot be told.
+    async fn last_dead_letter(&self) -> Option<u64> {
+        History::open(&self.jetstream).await.ok()?.last(DEAD_LETTER_SUBJECT).await.ok()?.map(|letter| letter.sequence)
     }
 
     /// The dead letters; `None` where they cannot be read.

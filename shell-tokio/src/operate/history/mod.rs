@@ -220,6 +220,15 @@ impl History {
         raw::get(&self.js, Wanted::From(behind.saturating_add(1), subject)).await
     }
 
+    /// The last message of this subject; `None` where there is none.
+    ///
+    /// # Errors
+    ///
+    /// JetStream does not answer.
+    pub async fn last(&self, subject: &str) -> Result<Option<RawMessage>, HistoryError> {
+        raw::get(&self.js, Wanted::LastOf(subject)).await
+    }
+
     /// The state of the consumer that all processors share; `None` where there is none.
     ///
     /// # Errors
