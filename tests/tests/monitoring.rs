@@ -3,11 +3,11 @@
 
 use std::{fs, io, net::SocketAddr, process::Command, time::Duration};
 
-use async_nats::jetstream::stream::DiscardPolicy;
+use async_nats::{HeaderMap, jetstream::stream::DiscardPolicy};
 use serde_json::Value;
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 use transcript_core::{
-    contract::{CONSUMER, SESSION_ENDED_SUBJECT, TRANSCRIPTION_STREAM},
+    contract::{CONSUMER, DEAD_LETTER_SUBJECT, REASON_HEADER, SESSION_ENDED_SUBJECT, TRANSCRIPTION_STREAM},
     ids::Session,
 };
 use transcript_processor::monitor::finding::FindingName;
@@ -190,6 +190,40 @@ async fn calls_are_listed_by_state_and_followed() -> Outcome {
     end(&world, "later", 3, 3).await?;
     told("conversation:later").await?;
     assert_eq!(follows.output().matches("conversation:later").count(), 1, "{}", follows.output());
+    Ok(())
+}
+
+/// What others wrote is text on the page and nothing else, in a real browser where there is one.
+#[tokio::test(flavor = "multi_thread")]
+async fn hostile_ids_and_reasons_are_text_on_the_page() -> Outcome {
+    let world = TestWorld::start().await?;
+    let watched = Watched::start(&world, &["--quiet-period", "1h"]).await?;
+    watched.ready().await?;
+    let hostile = Session::new("<img src=x onerror=document.title=1>", "a\u{202e}b\u{1b}[2J")?;
+    world.publish_session_end(&hostile, 1).await?;
+    let mut headers = HeaderMap::new();
+    headers.insert(REASON_HEADER, "<script>document.title=2</script>");
+    world.jetstream.publish_with_headers(DEAD_LETTER_SUBJECT, headers, "{}".into()).await?.await?;
+    watched.finds("dead_letters_open", 200).await?;
+    let status = world.processor("status").arguments(["--from", &watched.address.to_string()]).run(LONG).await?;
+    assert!(status.contains("<img src=x") && !status.contains(['\u{202e}', '\u{1b}']), "{status}");
+
+    let profile = tempfile::tempdir()?;
+    let browser = Command::new("chromium")
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=8000", "--dump-dom"])
+        .arg(format!("--user-data-dir={}", profile.path().display()))
+        .arg(format!("http://{}/", watched.address))
+        .output();
+    let page = match browser {
+        Ok(output) => String::from_utf8(output.stdout)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    assert!(page.contains("Ready, with warnings"), "{page}");
+    assert!(page.contains("<td>&lt;img src=x onerror=document.title=1&gt;:"), "{page}");
+    assert!(page.contains("<td>&lt;script&gt;document.title=2&lt;/script&gt;</td>"), "{page}");
+    assert!(page.contains("<title>transcript-processor</title>"), "nothing of it ran: {page}");
+    assert!(!page.contains(['\u{202e}', '\u{1b}']), "{page}");
     Ok(())
 }
 
