@@ -108,10 +108,8 @@ impl Numbers {
             "Bytes of text that summaries under way hold and are to load",
             real(processor.bytes_in_flight),
         )?;
-        if let Some(behind) = behind {
-            let help = "Age in seconds of the oldest end that is not settled, of all processors; 0 where there is none";
-            out.gauge("transcript_seconds_behind", help, behind.as_secs_f64())?;
-        }
+        let help = "Age in seconds of the oldest end that is not settled, of all processors; 0 where there is none";
+        out.known("transcript_seconds_behind", help, behind.map(|behind| behind.as_secs_f64()))?;
         let help = "1 where this is wrong now, 0 where it is not";
         out.gauges("transcript_finding", help, "name", {
             FindingName::ALL.map(|name| (name.name().to_owned(), u64::from(findings.contains(&name))))
@@ -194,14 +192,10 @@ impl Numbers {
         out.gauges("transcript_server_up", "1 where the server answered at the last look", "server", {
             [("nats".to_owned(), up(nats.is_ok())), ("mongodb".to_owned(), up(mongodb.is_ok()))]
         })?;
-        if let Ok(ping) = mongodb {
-            let help = "How long MongoDB took for a ping, in seconds";
-            out.gauge("transcript_mongodb_ping_seconds", help, ping.as_secs_f64())?;
-        }
-        if let Some(counts) = dead_letters {
-            out.gauge("transcript_dead_letters", "Dead letters that nobody has acted on", real(counts.open))?;
-        }
-        Ok(())
+        let ping = mongodb.as_ref().ok().map(Duration::as_secs_f64);
+        out.known("transcript_mongodb_ping_seconds", "How long MongoDB took for a ping, in seconds", ping)?;
+        let open = dead_letters.map(|counts| real(counts.open));
+        out.known("transcript_dead_letters", "Dead letters that nobody has acted on", open)
     }
 
     /// Under the names of nats-surveyor and prometheus-nats-exporter, so that dashboards that are there show them.
@@ -269,6 +263,12 @@ impl Out<'_> {
 
     fn gauge(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
         ConstGauge::new(value).encode(self.0.encode_descriptor(name, help, None, MetricType::Gauge)?)
+    }
+
+    /// A gauge that has no sample where its value is not known.
+    fn known(&mut self, name: &str, help: &str, value: Option<f64>) -> fmt::Result {
+        let metric = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        value.map_or(Ok(()), |value| ConstGauge::new(value).encode(metric))
     }
 
     fn labelled<const N: usize>(
