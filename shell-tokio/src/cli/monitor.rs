@@ -17,19 +17,12 @@ pub struct HttpArgs {
     pub address: Option<SocketAddr>,
     /// File with a token, read at the start, that requests must have as "Authorization: Bearer TOKEN"; /healthz and /readyz
     /// need none
-    #[arg(
-        id = "http-token-file",
-        long,
-        env = "TRANSCRIPT_HTTP_TOKEN_FILE",
-        hide_env_values = true,
-        value_name = "FILE",
-        requires = "http"
-    )]
+    #[arg(id = "http-token-file", long, env = "TRANSCRIPT_HTTP_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<SecretFile>,
     /// Have the numbers of the stream and the consumer among the metrics too, under the names of the NATS exporter: only
     /// where there is no exporter, or they count twice
     #[arg(
-        id = "metrics-of-the-broker", long, env = "TRANSCRIPT_METRICS_OF_THE_BROKER", requires = "http",
+        id = "metrics-of-the-broker", long, env = "TRANSCRIPT_METRICS_OF_THE_BROKER",
         value_parser = BoolishValueParser::new()
     )]
     pub broker: bool,
@@ -42,7 +35,7 @@ pub struct StatusArgs {
     #[arg(id = "from", long, env = "TRANSCRIPT_STATUS_FROM", value_name = "HOST:PORT")]
     pub from: Option<String>,
     /// File with the token of that processor
-    #[arg(id = "token-file", long, env = "TRANSCRIPT_HTTP_TOKEN_FILE", hide_env_values = true, value_name = "FILE")]
+    #[arg(id = "token-file", long, env = "TRANSCRIPT_HTTP_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<SecretFile>,
     /// Show it again and again until interrupted
     #[arg(long)]
@@ -64,3 +57,7 @@ pub struct PauseArgs {
     #[arg(long = "for", value_name = "DURATION", value_parser = parse::duration("1s", "30d"))]
     pub lasts: Duration,
 }
+
+/// The settings of `resume`: none of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct ResumeArgs {}

@@ -10,7 +10,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{secret::Secret, transcripts::show::harmless};
+use crate::{secret::Secret, terminal::harmless};
 
 /// How long a process may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);

@@ -27,7 +27,7 @@ use super::{
     dead_letters::{self, DeadLettersError, State},
     history::{History, HistoryError, Parts, Reading, Record, Start},
 };
-use crate::transcripts::show::{harmless, padded};
+use crate::terminal::{harmless, padded};
 
 /// How often `--follow` looks again.
 const FOLLOW_EVERY: Duration = Duration::from_secs(2);
