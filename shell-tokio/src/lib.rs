@@ -5,6 +5,7 @@
 //! | [`service`] | the service: start, loop, sockets of NATS and MongoDB, recording |
 //! | [`operate`] | setup, audit, dead letters |
 //! | [`transcripts`] | playing transcripts, showing summaries |
+//! | [`recordings`] | publishing and watching the events of recordings |
 //! | [`traces`] | commands that read traces |
 //! | [`cli`], [`connect`], [`logging`], [`secret`] | settings, connections, logs, passwords |
 
@@ -14,6 +15,7 @@ pub mod error_line;
 pub mod logging;
 pub mod operate;
 mod private_files;
+pub mod recordings;
 pub mod secret;
 pub mod service;
 pub mod traces;

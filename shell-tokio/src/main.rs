@@ -13,7 +13,10 @@ use mongodb::Database;
 use tokio::sync::mpsc;
 use transcript_core::event::SessionEnded;
 use transcript_processor::{
-    cli::{AuditArgs, Cli, Command, DeadLettersCommand, NatsArgs, SetupArgs, ShowArgs, Which},
+    cli::{
+        AuditArgs, Cli, Command, DeadLettersCommand, NatsArgs, RecordingArgs, RecordingCommand, SetupArgs, ShowArgs,
+        Which,
+    },
     connect::{Logins, NatsConnection, connect_mongodb, connect_nats},
     error_line::error_line,
     logging,
@@ -23,6 +26,7 @@ use transcript_processor::{
         self, Api, Pause, Request,
         permissions::{Permissions, Refusals},
     },
+    recordings::{self, watch},
     service::clock::Clock,
     service::driver::Signal,
     service::run::{self, Ends},
@@ -86,7 +90,13 @@ fn start(cli: &Cli) -> Result<Finding, Box<dyn Error>> {
         Transcripts::Converted => return Ok(Finding::Good),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let done = runtime.block_on(command(cli, &transcripts, &mut signals));
+    let done = runtime.block_on(async {
+        if let Command::Recording(args) = &cli.command {
+            recording(cli, args).await
+        } else {
+            command(cli, &transcripts, &mut signals).await
+        }
+    });
     // The process ends here. Tasks of the MongoDB driver that still wait for a server would panic if the runtime ended first.
     std::mem::forget(runtime);
     done
@@ -101,9 +111,12 @@ async fn command(
     let logins = Logins::new(cli.login_timeout);
     let nats = async {
         match &cli.command {
-            Command::Show(_) | Command::Convert(_) | Command::Replay(_) | Command::Trace(_) | Command::Timeline(_) => {
-                Ok(None)
-            }
+            Command::Show(_)
+            | Command::Convert(_)
+            | Command::Recording(_)
+            | Command::Replay(_)
+            | Command::Trace(_)
+            | Command::Timeline(_) => Ok(None),
             Command::Run(_) | Command::Setup(_) | Command::Play(_) | Command::DeadLetters(_) | Command::Audit(_) => {
                 connect_nats(&cli.nats, cli.connect_timeout, &refusals, &logins).await.map(Some)
             }
@@ -163,7 +176,22 @@ async fn perform(
         Command::Show(args) => show_summary(database, args).await?,
         Command::DeadLetters(args) => return dead_letters(&js, database, &args.command).await,
         Command::Audit(args) => return audit(&js, database, args).await,
-        Command::Convert(_) | Command::Replay(_) | Command::Trace(_) | Command::Timeline(_) => {}
+        Command::Convert(_) | Command::Recording(_) | Command::Replay(_) | Command::Trace(_) | Command::Timeline(_) => {
+        }
+    }
+    Ok(Finding::Good)
+}
+
+/// Publishes or prints events of recordings; MongoDB has no part in it.
+async fn recording(cli: &Cli, args: &RecordingArgs) -> Result<Finding, Box<dyn Error>> {
+    let (refusals, logins) = (Refusals::default(), Logins::new(cli.login_timeout));
+    let nats = connect_nats(&cli.nats, cli.connect_timeout, &refusals, &logins).await?;
+    let (js, _) = jetstream_of(&cli.nats, &nats.client);
+    match (&args.command, &args.event) {
+        (Some(RecordingCommand::Watch(args)), _) => watch::watch(&js, *args, &mut io::stdout().lock()).await?,
+        (None, Some(event)) => print(&recordings::publish(&js, event, args).await?)?,
+        // The command line lets nobody give neither.
+        (None, None) => {}
     }
     Ok(Finding::Good)
 }
@@ -180,6 +208,7 @@ fn read_traces(command: &Command) -> Option<Result<Finding, Box<dyn Error>>> {
         | Command::Play(_)
         | Command::Convert(_)
         | Command::Show(_)
+        | Command::Recording(_)
         | Command::DeadLetters(_)
         | Command::Audit(_) => return None,
     };
@@ -219,6 +248,7 @@ fn read_transcripts(command: &Command) -> Result<Transcripts, Box<dyn Error>> {
         Command::Run(_)
         | Command::Setup(_)
         | Command::Show(_)
+        | Command::Recording(_)
         | Command::DeadLetters(_)
         | Command::Audit(_)
         | Command::Replay(_)

@@ -1,6 +1,7 @@
 //! The command line: every setting, its environment variable, its default and its bounds.
 
 mod parse;
+mod recording;
 mod source;
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
@@ -16,6 +17,7 @@ use transcript_core::{
     ids::{IdError, Session},
 };
 
+pub use self::recording::{RecordingArgs, RecordingCommand, WatchArgs};
 pub use self::source::{CuesArg, LabelsArg, SourceArgs};
 use crate::secret::{MongodbUri, NatsUrls, Secret, SecretFile};
 
@@ -85,6 +87,7 @@ impl Cli {
             Command::DeadLetters(args) => args.check(),
             Command::Play(args) => args.source.check(),
             Command::Convert(args) => args.source.check(),
+            Command::Recording(args) => args.check(),
             Command::Setup(_) | Command::Audit(_) | Command::Replay(_) | Command::Trace(_) => Ok(()),
             Command::Timeline(args) => args.drawing().map(drop),
             Command::Show(args) => args.session().map(drop).map_err(|e| e.to_string()),
@@ -110,6 +113,15 @@ pub enum Command {
     Convert(ConvertArgs),
     /// Show the stored summary of a call
     Show(ShowArgs),
+    /// Publish an event of a recording, or watch such events; needs NATS only
+    ///
+    /// Publishes {"ts", …data} to recording.EVENT and waits until the stream has it: exit code 0, and its place in the stream on
+    /// stdout. Exit code 1 where it is not known to be stored; publishing it again then can store it twice.
+    ///
+    /// A VALUE that is JSON (a number, true, false, null, or a text in quotes, a list, an object) is taken as such, and every
+    /// other one as a text, as is a whole number of more than 64 bits: 007 and 2026-12-01 are texts, and so is '"42"'. A ts takes
+    /// the place of the time, in milliseconds since the Unix epoch.
+    Recording(RecordingArgs),
     /// List, show, redrive or discard the calls that were given up
     ///
     /// A call that cannot be processed is kept in the stream, on transcription.dead-letter, with the reason. Nothing else is

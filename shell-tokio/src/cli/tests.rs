@@ -22,6 +22,7 @@ fn run_args(line: &str) -> RunArgs {
         | Command::Show(_)
         | Command::DeadLetters(_)
         | Command::Audit(_)
+        | Command::Recording(_)
         | Command::Replay(_)
         | Command::Trace(_)
         | Command::Timeline(_)) => panic!("{other:?}"),
@@ -252,6 +253,7 @@ fn dead_letters_are_named_by_their_places_or_all() {
         | Command::Show(_)
         | Command::DeadLetters(_)
         | Command::Audit(_)
+        | Command::Recording(_)
         | Command::Replay(_)
         | Command::Trace(_)
         | Command::Timeline(_)) => panic!("{other:?}"),

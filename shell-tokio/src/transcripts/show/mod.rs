@@ -59,7 +59,19 @@ pub fn to_json(document: Document) -> String {
 ///
 /// See [`serde_json::to_string_pretty`].
 pub fn json<T: Serialize>(value: &T) -> serde_json::Result<String> {
-    let json = serde_json::to_string_pretty(value)?;
+    Ok(escaped(&serde_json::to_string_pretty(value)?))
+}
+
+/// The value in JSON on one line, escaped likewise.
+///
+/// # Errors
+///
+/// See [`serde_json::to_string`].
+pub fn json_line<T: Serialize>(value: &T) -> serde_json::Result<String> {
+    Ok(escaped(&serde_json::to_string(value)?))
+}
+
+fn escaped(json: &str) -> String {
     let mut shown = String::with_capacity(json.len());
     for c in json.chars() {
         // Only inside a text can these stand; escaped they say the same and a terminal does not obey them.
@@ -70,7 +82,7 @@ pub fn json<T: Serialize>(value: &T) -> serde_json::Result<String> {
             shown.push(c);
         }
     }
-    Ok(shown)
+    shown
 }
 
 /// `Bson::into_relaxed_extjson` sorts the fields of a document by name; this keeps their order.
