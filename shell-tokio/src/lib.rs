@@ -7,7 +7,7 @@
 //! | [`transcripts`] | playing transcripts, showing summaries |
 //! | [`recordings`] | publishing and watching the events of recordings |
 //! | [`traces`] | commands that read traces |
-//! | [`cli`], [`connect`], [`logging`], [`secret`] | settings, connections, logs, passwords |
+//! | [`cli`], [`connect`], [`logging`], [`secret`], [`terminal`] | settings, connections, logs, passwords, terminals |
 
 pub mod cli;
 pub mod connect;
@@ -16,7 +16,9 @@ pub mod logging;
 pub mod operate;
 mod private_files;
 pub mod recordings;
+pub mod reference;
 pub mod secret;
 pub mod service;
+pub mod terminal;
 pub mod traces;
 pub mod transcripts;

@@ -41,6 +41,7 @@ pub mod clients;
 pub mod conformance;
 pub mod crash;
 pub mod load;
+pub mod operator;
 pub mod process_guard;
 pub mod processor;
 pub mod proxy;

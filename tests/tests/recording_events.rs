@@ -3,7 +3,7 @@
 use std::{
     error::Error,
     fs, io,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -237,9 +237,13 @@ fn resident_bytes() -> Result<u64, Box<dyn Error>> {
 struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
+    fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The events, each with its JSON.
     fn events(&self) -> Vec<(String, String)> {
-        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8_lossy(&self.bytes()).into_owned();
         let event = |line: &str| {
             let (json, name) = line.split_once("RECORDING_EVENT ")?.1.rsplit_once(" event=")?;
             Some((name.trim_matches('"').to_owned(), json.to_owned()))
@@ -250,7 +254,7 @@ impl Log {
 
 impl io::Write for Log {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
+        self.bytes().write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -2,49 +2,62 @@
 
 use std::collections::BTreeSet;
 
-use clap::{Args, Subcommand};
+use clap::Args;
 use serde_json::{Map, Value};
 use transcript_publishing::MAX_EVENT_BYTES;
 
 use super::parse;
 
+/// What is given in the place of an event to watch events.
+const WATCH: &str = "watch";
+
 /// The settings of `recording`.
 #[derive(Debug, Clone, PartialEq, Args)]
-#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct RecordingArgs {
-    /// What to do, where it is not to publish.
-    #[command(subcommand)]
-    pub command: Option<RecordingCommand>,
-    /// Name of the event, such as stored or stop-requested; one called watch is given behind --
-    #[arg(value_name = "EVENT", required = true, value_parser = event)]
-    pub event: Option<String>,
+    /// Name of the event, such as stored or stop-requested; or watch
+    #[arg(value_name = "EVENT|watch", value_parser = event)]
+    event: String,
     /// Data of the event
     #[arg(value_name = "KEY=VALUE", value_parser = field)]
-    pub fields: Vec<(String, Value)>,
-}
-
-/// What to do with the events of recordings.
-#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
-pub enum RecordingCommand {
-    /// Print the events from the stream's start, and then as they come
-    ///
-    /// One line for each: when, what, and its data. Ends with a signal, or when nobody reads its output any more; where NATS is
-    /// away it waits and goes on.
-    Watch(WatchArgs),
-}
-
-/// The settings of `recording watch`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Args)]
-pub struct WatchArgs {
-    /// Only events whose data has a reason: what went wrong
+    fields: Vec<(String, Value)>,
+    /// With watch: only events whose data has a reason, which says what went wrong
     #[arg(long)]
-    pub failures: bool,
-    /// Print one JSON object a line: sequence, event, storedAt, and data; payload in place of data where that is no object
+    failures: bool,
+    /// Print JSON: an object with event and sequence; with watch one object a line, with sequence, event, storedAt, and data, or
+    /// payload where that is no object
     #[arg(long)]
     pub json: bool,
 }
 
+/// What to do with events of recordings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecordingAction<'a> {
+    /// Publish one of this name.
+    Publish(&'a str),
+    /// Print them.
+    Watch(WatchArgs),
+}
+
+/// Which events are printed, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WatchArgs {
+    /// Only those that say what went wrong.
+    pub failures: bool,
+    /// In JSON.
+    pub json: bool,
+}
+
 impl RecordingArgs {
+    /// What is to be done.
+    #[must_use]
+    pub fn action(&self) -> RecordingAction<'_> {
+        if self.event == WATCH {
+            RecordingAction::Watch(WatchArgs { failures: self.failures, json: self.json })
+        } else {
+            RecordingAction::Publish(&self.event)
+        }
+    }
+
     /// The data of the event.
     #[must_use]
     pub fn data(&self) -> Map<String, Value> {
@@ -52,6 +65,15 @@ impl RecordingArgs {
     }
 
     pub(super) fn check(&self) -> Result<(), String> {
+        match self.action() {
+            RecordingAction::Watch(_) if !self.fields.is_empty() => {
+                return Err("watch takes no KEY=VALUE: it prints events, and publishes none".to_owned());
+            }
+            RecordingAction::Publish(_) if self.failures => {
+                return Err("--failures is for watch".to_owned());
+            }
+            RecordingAction::Watch(_) | RecordingAction::Publish(_) => {}
+        }
         let mut keys = BTreeSet::new();
         if let Some((key, _)) = self.fields.iter().find(|(key, _)| !keys.insert(key)) {
             return Err(format!("{key:?} is given twice"));
@@ -100,7 +122,7 @@ mod tests {
         let line = ["transcript-processor", "recording"].iter().chain(line).map(|&part| part.into());
         let command = Cli::read(line).map_err(|error| error.to_string())?.command;
         let Command::Recording(args) = command else { return Err(format!("{command:?}")) };
-        Ok(args)
+        Ok(args.args)
     }
 
     #[test]
@@ -122,7 +144,7 @@ mod tests {
             "ts=5",
         ])
         .unwrap();
-        assert_eq!(args.event.as_deref(), Some("stored"));
+        assert_eq!(args.action(), RecordingAction::Publish("stored"));
         assert_eq!(
             Value::Object(args.data()),
             json!({
@@ -149,17 +171,20 @@ mod tests {
             &["stored", "ts=-1"],
             &["watch", "a=1"],
             &["stored", "watch"],
+            &["stored", "--failures"],
         ] {
             assert!(read(line).is_err(), "{line:?}");
         }
     }
 
     #[test]
-    fn watch_is_a_command_and_can_be_an_event() {
-        let watch = |failures, json| Some(RecordingCommand::Watch(WatchArgs { failures, json }));
-        assert_eq!(read(&["watch"]).unwrap().command, watch(false, false));
-        assert_eq!(read(&["watch", "--failures", "--json"]).unwrap().command, watch(true, true));
-        let args = read(&["--", "watch", "a=1"]).unwrap();
-        assert_eq!((args.event.as_deref(), args.command.is_none()), (Some("watch"), true));
+    fn watch_stands_in_the_place_of_an_event() {
+        let action = |line: &[&str]| match read(line).unwrap().action() {
+            RecordingAction::Watch(args) => Some((args.failures, args.json)),
+            RecordingAction::Publish(_) => None,
+        };
+        assert_eq!(action(&["watch"]), Some((false, false)));
+        assert_eq!(action(&["watch", "--failures", "--json"]), Some((true, true)));
+        assert_eq!(action(&["watching"]), None);
     }
 }

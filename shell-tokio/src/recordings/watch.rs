@@ -22,10 +22,7 @@ use serde_json::{Map, Value, json};
 use thiserror::Error;
 use transcript_core::contract::{RECORDING_STREAM, RECORDING_SUBJECTS};
 
-use crate::{
-    cli::WatchArgs,
-    transcripts::show::{harmless, json_line},
-};
+use crate::{cli::WatchArgs, terminal::harmless, transcripts::show::json_line};
 
 /// How often new events are looked for where there were none.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
