@@ -8,7 +8,7 @@ use transcript_dialects::{Dialect, Frame, MAX_ID_BYTES, Problem};
 
 fn examples(dialect: Dialect) -> Vec<String> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fixtures/dialects");
-    let text = fs::read_to_string(directory.join(format!("{dialect}.jsonl"))).unwrap();
+    let text = fs::read_to_string(directory.join(format!("{dialect}.jsonl"))).expect("each dialect has examples");
     text.lines().map(str::to_owned).collect()
 }
 
