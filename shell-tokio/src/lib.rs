@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`service`] | the service: start, loop, sockets of NATS and MongoDB, recording |
 //! | [`operate`] | setup, audit, dead letters |
+//! | [`transcriber`] | the service that takes segments from WebSockets and requests |
 //! | [`transcripts`] | playing transcripts, showing summaries |
 //! | [`traces`] | commands that read traces |
 //! | [`cli`], [`connect`], [`logging`], [`secret`] | settings, connections, logs, passwords |
@@ -17,4 +18,5 @@ mod private_files;
 pub mod secret;
 pub mod service;
 pub mod traces;
+pub mod transcriber;
 pub mod transcripts;

@@ -27,7 +27,7 @@ use transcript_processor::{
     service::driver::Signal,
     service::run::{self, Ends},
     service::signals::{self, First},
-    traces,
+    traces, transcriber,
     transcripts::convert,
     transcripts::play,
     transcripts::show,
@@ -73,7 +73,7 @@ fn main() -> ExitCode {
 }
 
 fn start(cli: &Cli) -> Result<Finding, Box<dyn Error>> {
-    let first = if let Command::Run(_) = cli.command { First::Drains } else { First::Ends };
+    let first = if let Command::Run(_) | Command::Transcriber(_) = cli.command { First::Drains } else { First::Ends };
     let mut signals = signals::listen(first)?;
     logging::init(&cli.log)?;
     logging::log_panics();
@@ -101,9 +101,12 @@ async fn command(
     let logins = Logins::new(cli.login_timeout);
     let nats = async {
         match &cli.command {
-            Command::Show(_) | Command::Convert(_) | Command::Replay(_) | Command::Trace(_) | Command::Timeline(_) => {
-                Ok(None)
-            }
+            Command::Show(_)
+            | Command::Convert(_)
+            | Command::Replay(_)
+            | Command::Trace(_)
+            | Command::Timeline(_)
+            | Command::Transcriber(_) => Ok(None),
             Command::Run(_) | Command::Setup(_) | Command::Play(_) | Command::DeadLetters(_) | Command::Audit(_) => {
                 connect_nats(&cli.nats, cli.connect_timeout, &refusals, &logins).await.map(Some)
             }
@@ -144,6 +147,9 @@ async fn perform(
         if let Command::Show(args) = &cli.command {
             show_summary(database, args).await?;
         }
+        if let Command::Transcriber(args) = &cli.command {
+            transcriber::run::run(cli, args, database, refusals, ends).await?;
+        }
         return Ok(Finding::Good);
     };
     let (js, api) = jetstream_of(&cli.nats, &nats.client);
@@ -163,7 +169,11 @@ async fn perform(
         Command::Show(args) => show_summary(database, args).await?,
         Command::DeadLetters(args) => return dead_letters(&js, database, &args.command).await,
         Command::Audit(args) => return audit(&js, database, args).await,
-        Command::Convert(_) | Command::Replay(_) | Command::Trace(_) | Command::Timeline(_) => {}
+        Command::Convert(_)
+        | Command::Replay(_)
+        | Command::Trace(_)
+        | Command::Timeline(_)
+        | Command::Transcriber(_) => {}
     }
     Ok(Finding::Good)
 }
@@ -181,7 +191,8 @@ fn read_traces(command: &Command) -> Option<Result<Finding, Box<dyn Error>>> {
         | Command::Convert(_)
         | Command::Show(_)
         | Command::DeadLetters(_)
-        | Command::Audit(_) => return None,
+        | Command::Audit(_)
+        | Command::Transcriber(_) => return None,
     };
     Some(done.and_then(|answer| {
         // A cut that went to stdout is all that there is to be.
@@ -223,7 +234,8 @@ fn read_transcripts(command: &Command) -> Result<Transcripts, Box<dyn Error>> {
         | Command::Audit(_)
         | Command::Replay(_)
         | Command::Trace(_)
-        | Command::Timeline(_) => Ok(Transcripts::ToPlay(Vec::new())),
+        | Command::Timeline(_)
+        | Command::Transcriber(_) => Ok(Transcripts::ToPlay(Vec::new())),
     }
 }
 
@@ -247,6 +259,9 @@ async fn set_up(
     let pause = if args.resume { Pause::End } else { Pause::Keep };
     let request = Request { settings: args.stream.clone(), api, pause, ..Request::default() };
     let mut report = setup::ensure(js, database, &request).await?;
+    if let Err(error) = setup::ensure_transcriber(database, &mut report).await {
+        report.warnings.push(format!("the transcriber's indexes are not there: {}", error_line(&error)));
+    }
     report.warnings.extend(lacking);
     let mut out = io::stdout().lock();
     for change in &report.changes {

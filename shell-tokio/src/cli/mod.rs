@@ -2,21 +2,26 @@
 
 mod parse;
 mod source;
+mod transcriber;
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use bytesize::ByteSize;
 use clap::{
-    Args, CommandFactory, Parser, Subcommand, ValueEnum,
+    Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
     builder::{BoolishValueParser, NonEmptyStringValueParser},
     error::ErrorKind,
+    parser::ValueSource,
 };
 use transcript_core::{
     WallTime,
     ids::{IdError, Session},
 };
 
-pub use self::source::{CuesArg, LabelsArg, SourceArgs};
+pub use self::{
+    source::{CuesArg, LabelsArg, SourceArgs},
+    transcriber::{TranscriberAccess, TranscriberArgs, TranscriberEnds, TranscriberLimits},
+};
 use crate::secret::{MongodbUri, NatsUrls, Secret, SecretFile};
 
 const SERVERS: &str = "Servers";
@@ -70,7 +75,10 @@ impl Cli {
     /// Wrong usage, a setting out of its bounds, or settings that contradict each other. Asking for help or for the
     /// version is such an "error" too, as it is for clap.
     pub fn read(args: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
-        let cli = Self::try_parse_from(args)?;
+        let matches = Self::command().try_get_matches_from(args)?;
+        let mut cli = Self::from_arg_matches(&matches)?;
+        let given = matches.subcommand().and_then(|(_, given)| given.value_source("nats-url"));
+        cli.nats.is_named = given.is_some_and(|source| source != ValueSource::DefaultValue);
         match cli.check() {
             Ok(()) => Ok(cli),
             Err(reason) => Err(Self::command().error(ErrorKind::ValueValidation, reason)),
@@ -82,6 +90,7 @@ impl Cli {
         self.mongodb.check()?;
         match &self.command {
             Command::Run(args) => args.check(),
+            Command::Transcriber(args) => args.check(),
             Command::DeadLetters(args) => args.check(),
             Command::Play(args) => args.source.check(),
             Command::Convert(args) => args.source.check(),
@@ -97,6 +106,10 @@ impl Cli {
 pub enum Command {
     /// Process calls until told to stop (SIGTERM or SIGINT)
     Run(Box<RunArgs>),
+    /// Take segments from WebSockets and requests, store and publish them, and end each call once nobody is connected to it
+    ///
+    /// Without --nats-url or NATS_URL segments are stored and acknowledged, and nothing is published.
+    Transcriber(Box<TranscriberArgs>),
     /// Create the streams, the consumer and the index, repair what keeps processors from working, and say what was changed
     ///
     /// Of what exists only that is changed which is asked for by an option or its environment variable, or which keeps
@@ -157,6 +170,9 @@ pub struct NatsArgs {
         global = true
     )]
     pub url: NatsUrls,
+    /// Whether the server was named, on the command line or by the environment.
+    #[arg(skip)]
+    pub is_named: bool,
     /// NATS credentials file (JWT and seed), read again before each connection
     #[arg(id = "nats-creds", long, env = "NATS_CREDS", hide_env_values = true, value_name = "FILE", global = true)]
     pub creds: Option<SecretFile>,

@@ -50,6 +50,15 @@ pub(super) fn size(text: &str) -> Result<ByteSize, String> {
     }
 }
 
+/// The size of a frame, 1KiB to 512KiB.
+pub(super) fn frame_size(text: &str) -> Result<ByteSize, String> {
+    match text.parse::<ByteSize>() {
+        Ok(size) if (ByteSize::kib(1)..=ByteSize::kib(512)).contains(&size) => Ok(size),
+        Ok(_) => Err("must be from 1KiB to 512KiB".to_owned()),
+        Err(e) => Err(format!("must be a size such as 64KiB, from 1KiB to 512KiB: {e}")),
+    }
+}
+
 /// A time span before now, or a moment of which the time zone is UTC where it names none.
 pub(super) fn since(text: &str) -> Result<Since, String> {
     if let Ok(ago) = humantime::parse_duration(text) {

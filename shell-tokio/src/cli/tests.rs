@@ -24,7 +24,8 @@ fn run_args(line: &str) -> RunArgs {
         | Command::Audit(_)
         | Command::Replay(_)
         | Command::Trace(_)
-        | Command::Timeline(_)) => panic!("{other:?}"),
+        | Command::Timeline(_)
+        | Command::Transcriber(_)) => panic!("{other:?}"),
     }
 }
 
@@ -254,7 +255,8 @@ fn dead_letters_are_named_by_their_places_or_all() {
         | Command::Audit(_)
         | Command::Replay(_)
         | Command::Trace(_)
-        | Command::Timeline(_)) => panic!("{other:?}"),
+        | Command::Timeline(_)
+        | Command::Transcriber(_)) => panic!("{other:?}"),
     };
     assert_eq!(redrive("dead-letters redrive 7 9 --json"), (vec![7, 9], false, true));
     assert_eq!(redrive("dead-letters redrive --all"), (vec![], true, false));

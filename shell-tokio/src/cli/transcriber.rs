@@ -3,10 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use bytesize::ByteSize;
-use clap::{
-    Args,
-    builder::{BoolishValueParser, NonEmptyStringValueParser},
-};
+use clap::{Args, builder::NonEmptyStringValueParser};
 
 use super::parse;
 use crate::{secret::SecretFile, transcriber::access::Origin};
@@ -35,12 +32,33 @@ pub struct TranscriberArgs {
     pub ends: TranscriberEnds,
 }
 
+impl TranscriberArgs {
+    /// Checks settings against each other.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let has_tokens = self.access.token_file.is_some() || self.access.token_key_file.is_some();
+        if !has_tokens && !self.listen.ip().is_loopback() {
+            return Err(format!(
+                "--listen {} can be reached from other machines, and nobody would need a token: give --token-file or \
+                 --token-key-file, or listen on a loopback address such as 127.0.0.1",
+                self.listen
+            ));
+        }
+        Ok(())
+    }
+}
+
 /// Who may connect.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = ACCESS)]
 pub struct TranscriberAccess {
     /// File with secrets, one a line, of at least 16 bytes: a client gives one of them as its token. Read at the start
-    #[arg(long, env = "TRANSCRIPT_TOKEN_FILE", hide_env_values = true, value_name = "FILE", conflicts_with = "token_key_file")]
+    #[arg(
+        long,
+        env = "TRANSCRIPT_TOKEN_FILE",
+        hide_env_values = true,
+        value_name = "FILE",
+        conflicts_with = "token_key_file"
+    )]
     pub token_file: Option<SecretFile>,
     /// File with the key of signed tokens (JWT): the secret of HS256, of at least 32 bytes, or an Ed25519 public key (PEM) for
     /// EdDSA. Tokens must have exp; conversationId and sessionId bind them. Read at the start
@@ -62,7 +80,7 @@ pub struct TranscriberAccess {
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(next_help_heading = LIMITS)]
 pub struct TranscriberLimits {
-    /// Largest frame of a WebSocket, 1KiB to 1MiB; the body of a POST may have 16 times as much
+    /// Largest frame of a WebSocket, 1KiB to 512KiB; the body of a POST may have 16 times as much
     #[arg(
         long, env = "TRANSCRIPT_MAX_FRAME", value_name = "SIZE", default_value = "64KiB", value_parser = parse::frame_size
     )]
@@ -75,13 +93,13 @@ pub struct TranscriberLimits {
     pub max_frame_rate: u32,
     /// Segments that are stored of one session, 1 to 10000000
     #[arg(
-        long, env = "TRANSCRIPT_MAX_SEGMENTS", value_name = "N", default_value = "100000",
+        long, env = "TRANSCRIPT_MAX_SEGMENTS", value_name = "N", default_value = "1000000",
         value_parser = clap::value_parser!(u64).range(1..=10_000_000)
     )]
     pub max_segments: u64,
     /// WebSockets of one session at this transcriber, 1 to 10000
     #[arg(
-        long, env = "TRANSCRIPT_MAX_SESSION_CONNECTIONS", value_name = "N", default_value = "64",
+        long, env = "TRANSCRIPT_MAX_SESSION_CONNECTIONS", value_name = "N", default_value = "200",
         value_parser = clap::value_parser!(u32).range(1..=10_000)
     )]
     pub max_session_connections: u32,
@@ -91,6 +109,18 @@ pub struct TranscriberLimits {
         value_parser = clap::value_parser!(u32).range(1..=1_000_000)
     )]
     pub max_connections: u32,
+    /// How long segments that were received may take to be stored once told to stop, 0s to 10m
+    #[arg(
+        long, env = "TRANSCRIPT_GRACE", value_name = "DURATION", default_value = "20s",
+        value_parser = parse::duration("0s", "10m")
+    )]
+    pub grace: Duration,
+    /// How long an answer of MongoDB or NATS is waited for before it counts as failed, 100ms to 10m
+    #[arg(
+        long, env = "TRANSCRIPT_REQUEST_TIMEOUT", value_name = "DURATION", default_value = "10s",
+        value_parser = parse::duration("100ms", "10m")
+    )]
+    pub request_timeout: Duration,
     /// How long a client may take for the header of a request, 100ms to 10m
     #[arg(
         long, env = "TRANSCRIPT_HEADER_TIMEOUT", value_name = "DURATION", default_value = "10s",
@@ -122,20 +152,22 @@ pub struct TranscriberEnds {
         value_parser = parse::duration("0s", "1h")
     )]
     pub end_after_break: Duration,
-    /// How long a session of which no segment is stored waits for another connection, 0s to 1d; and how long a session that is
-    /// fed by POST waits for the next request
+    /// How long a session in which nobody ever said anything waits for another connection, 0s to 1d
     #[arg(
         long, env = "TRANSCRIPT_END_AFTER_SILENCE", value_name = "DURATION", default_value = "5m",
         value_parser = parse::duration("0s", "1d")
     )]
     pub end_after_silence: Duration,
+    /// How long a session that is fed by requests alone waits for the next one, 0s to 1d
+    #[arg(
+        long, env = "TRANSCRIPT_END_AFTER_IDLE", value_name = "DURATION", default_value = "5m",
+        value_parser = parse::duration("0s", "1d")
+    )]
+    pub end_after_idle: Duration,
     /// How long this transcriber keeps its sessions without a sign of life before another one takes them over, 1s to 10m
     #[arg(
-        long, env = "TRANSCRIPT_LEASE", value_name = "DURATION", default_value = "15s",
+        long, env = "TRANSCRIPT_LEASE", value_name = "DURATION", default_value = "10s",
         value_parser = parse::duration("1s", "10m")
     )]
     pub lease: Duration,
-    /// Store and acknowledge segments, and publish nothing: no NATS server is needed
-    #[arg(long, env = "TRANSCRIPT_WITHOUT_NATS", value_parser = BoolishValueParser::new())]
-    pub without_nats: bool,
 }

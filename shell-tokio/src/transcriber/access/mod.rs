@@ -58,7 +58,8 @@ impl Access {
         let tokens = match (&settings.token_file, &settings.token_key_file) {
             (Some(file), _) => Tokens::Shared(shared_secrets(file)?),
             (None, Some(file)) => {
-                let key = signed::key(&read(file)?).map_err(|reason| AccessError::Key { file: file.clone(), reason })?;
+                let key =
+                    signed::key(&read(file)?).map_err(|reason| AccessError::Key { file: file.clone(), reason })?;
                 Tokens::Signed(Box::new(Signed::new(key, settings.token_audience.as_deref())))
             }
             (None, None) => Tokens::NotNeeded,

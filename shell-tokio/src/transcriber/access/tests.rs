@@ -121,7 +121,8 @@ fn no_other_algorithm_is_taken() {
     let claims = json!({ "exp": FAR });
     let key = hmac::Key::new(hmac::HMAC_SHA256, HS256_KEY.as_bytes());
     for algorithm in ["none", "HS384", "RS256", "EdDSA", "hs256", ""] {
-        let forged = token(&json!({ "alg": algorithm }), &claims, |message| hmac::sign(&key, message).as_ref().to_vec());
+        let forged =
+            token(&json!({ "alg": algorithm }), &claims, |message| hmac::sign(&key, message).as_ref().to_vec());
         assert_eq!(checked(&access, &forged), Err(Refused::Signature), "{algorithm}");
     }
 }
