@@ -131,7 +131,7 @@ pub enum Report {
     Finished,
     /// The session was opened again since this end was begun: this instance is still listed, and nothing was changed.
     Reopened,
-    /// The entry is this instance's.
+    /// The entry is this instance's, now or since before.
     TakenOver(TakenOver),
     /// The session's document has no such entry, or a later effect has changed it: nothing was changed. Of every effect with
     /// a [`Fence`](crate::Fence) but a join, and of a take-over.
@@ -198,7 +198,7 @@ pub enum Departure {
     Ending {
         /// Which end this is.
         generation: u64,
-        /// The batches of entries that were removed, to be saved before the count.
+        /// Where entries of other instances were to be removed: everything that must be saved before the count.
         pending: Vec<StoredSegment>,
     },
 }

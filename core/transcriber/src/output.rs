@@ -252,11 +252,12 @@ pub enum Effect {
     },
     /// Leave the session: [`Report::Left`](crate::Report::Left), or [`Report::Gone`](crate::Report::Gone). One command, in this order:
     ///
-    /// - where other entries are there, and not all of them are to be [removed](Self::Leave::idle_others): remove this
+    /// - where other entries are there, and not all of them are [to be removed](Self::Leave::idle_others): remove this
     ///   instance's entry; [`Departure::Others`](crate::Departure::Others);
     /// - where `nextIndex` is 0 and `silence` is to wait: change nothing; [`Departure::Silent`](crate::Departure::Silent);
-    /// - else remove the other entries, set the state to `ending`, and count `generation` up, unless the state is `ending` already;
-    ///   [`Departure::Ending`](crate::Departure::Ending) with the batches of the removed entries.
+    /// - else remove the other entries and add their batches to this instance's, set the state to `ending`, and count `generation`
+    ///   up, unless the state is `ending` already; [`Departure::Ending`](crate::Departure::Ending), with the batch of this
+    ///   instance's entry where others were [to be removed](Self::Leave::idle_others), and else with none.
     Leave {
         /// The session.
         session: Session,
@@ -291,8 +292,10 @@ pub enum Effect {
         published: Option<PublishedEnd>,
     },
     /// Make an entry of another instance this one's: [`Report::TakenOver`](crate::Report::TakenOver), or
-    /// [`Report::Gone`](crate::Report::Gone). One command, which filters on `instances.id` being `from`. Where this instance is
-    /// listed too, the other entry is removed, and its batch is added to this one's. State and generation stay as they are.
+    /// [`Report::Gone`](crate::Report::Gone) where neither that entry nor one of this instance is there. One command: the entry
+    /// gets this instance's id; where this instance is listed too, the other entry is removed, and its batch is added to this
+    /// one's. Where only this instance is listed, it was done before, and nothing changes. State and generation stay as they
+    /// are.
     TakeOver {
         /// The session.
         session: Session,
