@@ -97,6 +97,13 @@ async fn command(
     transcripts: &[Transcript],
     signals: &mut mpsc::UnboundedReceiver<Signal>,
 ) -> Result<Finding, Box<dyn Error>> {
+    if let Command::Play(args) = &cli.command
+        && let Some(address) = &args.via
+    {
+        let print = |played: &play::PlayedSession| writeln!(io::stdout().lock(), "{played}");
+        play::via::play(args, address, transcripts, Clock::start().wall().as_millis(), print).await?;
+        return Ok(Finding::Good);
+    }
     let refusals = Refusals::default();
     let logins = Logins::new(cli.login_timeout);
     let nats = async {

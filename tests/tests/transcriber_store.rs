@@ -108,14 +108,12 @@ fn segment(text: &str, index: u64, write: u64) -> StoredSegment {
 #[tokio::test]
 async fn a_join_opens_lists_and_keeps_what_is_there() -> Outcome {
     let fixture = Fixture::start().await?;
-    let epoch = |name: &str, ago| EpochOpened { epoch: EpochId::named("$client", name), ago: Duration::from_millis(ago) };
+    let epoch =
+        |name: &str, ago| EpochOpened { epoch: EpochId::named("$client", name), ago: Duration::from_millis(ago) };
     let joined = fixture.join(fence("a", 1), Transport::Post, vec![epoch("1", 250)]).await;
     assert_eq!((joined.next_index, joined.epochs), (0, vec![Some(-250)]));
     // Another instance, later, and the first one again with a batch in its entry.
-    assert_eq!(
-        fixture.reserve(fence("a", 2), &["one", "two"], 0).await,
-        Report::Reserved { first_index: 0, write: 1 }
-    );
+    assert_eq!(fixture.reserve(fence("a", 2), &["one", "two"], 0).await, Report::Reserved { first_index: 0, write: 1 });
     let joined = fixture.join(fence("b", 3), Transport::Socket, vec![epoch("1", 0), epoch("2", 0)]).await;
     assert_eq!((joined.next_index, joined.epochs.first()), (2, Some(&Some(-250))));
     assert!(matches!(joined.epochs.get(1), Some(Some(0..))), "{joined:?}");
@@ -197,7 +195,10 @@ async fn a_segment_of_another_conversation_is_not_replaced() -> Outcome {
     let other = Session::new("another", "$$ROOT")?;
     let segments = Arc::new(vec![StoredSegment { text: "Forged.".into(), ..segment("one", 5, 9) }]);
     let report = fixture.perform(Effect::Save { session: other, segments }).await;
-    assert!(matches!(&report, Report::Saved(saved) if matches!(&saved[..], [SavedSegment::Refused { .. }])), "{report:?}");
+    assert!(
+        matches!(&report, Report::Saved(saved) if matches!(&saved[..], [SavedSegment::Refused { .. }])),
+        "{report:?}"
+    );
     let segments = fixture.segments().await?;
     assert_eq!(segments.len(), 1);
     assert_eq!(segments.first().ok_or("no segment")?.get_str("text")?, "$text of one");

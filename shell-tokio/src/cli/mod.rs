@@ -655,6 +655,13 @@ pub struct PlayArgs {
     /// Publish the end of each call twice
     #[arg(long)]
     pub repeat_end: bool,
+    /// Deliver the segments to this transcriber, one WebSocket for each speaker: it stores and publishes them, and ends the calls.
+    /// Neither NATS nor MongoDB is connected to
+    #[arg(long, value_name = "ws://HOST:PORT", conflicts_with_all = ["late", "lose", "repeat_end"], value_parser = parse::websocket)]
+    pub via: Option<String>,
+    /// File whose first line is the token for that transcriber
+    #[arg(long, value_name = "FILE", requires = "via")]
+    pub token_file: Option<SecretFile>,
 }
 
 /// The settings of `convert`.

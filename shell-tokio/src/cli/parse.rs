@@ -59,6 +59,15 @@ pub(super) fn frame_size(text: &str) -> Result<ByteSize, String> {
     }
 }
 
+/// The address of a transcriber, without a path.
+pub(super) fn websocket(text: &str) -> Result<String, String> {
+    let host = text.strip_prefix("ws://").map(|host| host.trim_end_matches('/'));
+    match host {
+        Some(host) if !host.is_empty() && !host.contains(['/', '?', '#', '@', ' ']) => Ok(format!("ws://{host}")),
+        Some(_) | None => Err("must be an address such as ws://127.0.0.1:8090, without a path".to_owned()),
+    }
+}
+
 /// A time span before now, or a moment of which the time zone is UTC where it names none.
 pub(super) fn since(text: &str) -> Result<Since, String> {
     if let Ok(ago) = humantime::parse_duration(text) {
