@@ -2,6 +2,7 @@
 
 use std::{error::Error, sync::Arc, time::Duration};
 
+use futures::TryStreamExt;
 use mongodb::{
     Database,
     bson::{Document, doc},
@@ -12,7 +13,8 @@ use transcript_processor::{operate::setup, transcriber::store::Store};
 use transcript_tests::servers::{Mongod, TestDatabase};
 use transcript_transcriber::{
     Departure, Effect, EpochId, EpochOpened, Fence, IdleOthers, InstanceId, Joined, Report, SavedSegment, Silence,
-    document::{SESSIONS_COLLECTION, SessionState, Source, StoredSegment, Transport},
+    Source,
+    document::{SESSIONS_COLLECTION, SessionState, StoredSegment, Transport},
 };
 
 type Outcome = Result<(), Box<dyn Error>>;
@@ -73,9 +75,8 @@ impl Fixture {
     }
 
     async fn segments(&self) -> Result<Vec<Document>, Box<dyn Error>> {
-        use futures::TryStreamExt;
-        let all = self.handle().collection::<Document>("transcriptsegments").find(doc! {}).sort(doc! { "index": 1 });
-        Ok(all.await?.try_collect().await?)
+        let segments = self.handle().collection::<Document>("transcriptsegments");
+        Ok(segments.find(doc! {}).sort(doc! { "index": 1 }).await?.try_collect().await?)
     }
 }
 
