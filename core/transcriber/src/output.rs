@@ -293,7 +293,7 @@ pub enum Effect {
     },
     /// Make an entry of another instance this one's: [`Report::TakenOver`](crate::Report::TakenOver), or
     /// [`Report::Gone`](crate::Report::Gone) where neither that entry nor one of this instance is there. One command: the entry
-    /// gets this instance's id; where this instance is listed too, the other entry is removed, and its batch is added to this
+    /// gets this instance's id and step; where this instance is listed too, the other entry is removed, and its batch is added to this
     /// one's. Where only this instance is listed, it was done before, and nothing changes. State and generation stay as they
     /// are.
     TakeOver {
