@@ -182,10 +182,20 @@ impl TestWorld {
     /// A subcommand of the processor, told where this world's servers are.
     #[must_use]
     pub fn processor(&self, subcommand: &str) -> ProcessorCommand {
-        ProcessorCommand::new(subcommand)
-            .environment("NATS_URL", self.nats.url())
-            .environment("MONGODB_URI", self.database.uri())
-            .environment("MONGODB_DATABASE", self.database.name())
+        let servers = self.environment();
+        servers
+            .into_iter()
+            .fold(ProcessorCommand::new(subcommand), |command, (name, value)| command.environment(name, value))
+    }
+
+    /// The variables that say where the servers are.
+    #[must_use]
+    pub fn environment(&self) -> [(&'static str, String); 3] {
+        [
+            ("NATS_URL", self.nats.url().to_owned()),
+            ("MONGODB_URI", self.database.uri().to_owned()),
+            ("MONGODB_DATABASE", self.database.name().to_owned()),
+        ]
     }
 
     /// Makes the streams of the data contract, for tests that do not have the processor set them up.

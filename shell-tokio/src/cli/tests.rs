@@ -62,10 +62,10 @@ fn defaults_are_those_of_the_core() {
     assert_eq!(crate::service::run::core_settings(&run_args("run"), &StreamValues::default()), Settings::default());
 }
 
-/// A setting of the README's table: its flag, its variable, and its default where that is a value.
+/// A setting of the manual's table: its flag, its variable, and its default where that is a value.
 fn settings_of_the_readme() -> Vec<(String, String, Option<String>)> {
     let code = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
-    let readme = include_str!("../../../README.md");
+    let readme = include_str!("../../README.md");
     let table = readme.lines().skip_while(|line| !line.starts_with("| flag | environment | default |"));
     let rows = table.skip(2).take_while(|line| line.starts_with('|'));
     rows.flat_map(|row| {
