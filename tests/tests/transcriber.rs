@@ -81,7 +81,7 @@ async fn a_call_through_sockets_has_one_end_one_summary_and_one_notification() -
     }
     // The same id replaces the text.
     ana.say("u9", "Shall we begin?").await?;
-    assert_eq!(ana.finalize().await?, 10);
+    assert_eq!(ana.finalize().await?, 11);
     ana.send(&json!({ "type": "CloseStream" })).await?;
     assert_eq!(ana.closed().await?.code, 1000);
     tom.send(&json!({ "type": "KeepAlive" })).await?;
@@ -311,7 +311,8 @@ async fn a_shutdown_stores_what_came_and_sends_clients_elsewhere() -> Outcome {
 async fn a_session_in_which_nobody_speaks_ends_too() -> Outcome {
     let world = world().await?;
     let transcriber = RunningTranscriber::start(transcriber(&world)).await?;
-    let ana = transcriber.connect("c", "silent", "").await?;
+    let mut ana = transcriber.connect("c", "silent", "").await?;
+    ana.until("ready").await?;
     ana.close().await?;
     let ends = ended(&world, 1).await?;
     let session = Session::new("c", "silent")?;

@@ -5,7 +5,6 @@
 
 use std::{
     error::Error,
-    future::Future,
     io::{self, Write},
     net::SocketAddr,
     time::Duration,
@@ -15,19 +14,17 @@ use clap::Parser;
 use serde_json::json;
 use tokio::{
     task::JoinSet,
-    time::{Instant, interval, timeout},
+    time::{Instant, interval},
 };
 use transcript_tests::{
     load::Usage,
     transcriber::{Client, RunningTranscriber, TranscriberError},
     transcriber_by_hand,
-    wait::wait_until,
     world::TestWorld,
 };
 
 /// Segments of one socket that may wait for their acknowledgement where as much is sent as is taken.
 const WINDOW: usize = 32;
-const LONG: Duration = Duration::from_secs(300);
 
 /// Load tests the transcriber: idle connections, throughput, latency at half load, beside a loop written by hand
 #[derive(Debug, Parser)]
