@@ -57,12 +57,14 @@ async fn serve(stream: TcpStream, segments: Arc<Collection<Document>>, jetstream
         let frame: Value = serde_json::from_str(&text).ok()?;
         let id = format!("{session}:{index}");
         let said = frame["text"].as_str().unwrap_or_default();
-        let document = doc! { "_id": &id, "conversationId": "load", "sessionId": &session, "index": index, "text": said };
+        let document =
+            doc! { "_id": &id, "conversationId": "load", "sessionId": &session, "index": index, "text": said };
         segments.insert_one(document).await.ok()?;
         let mut headers = HeaderMap::new();
         headers.insert(NATS_MESSAGE_ID, id.as_str());
         let payload = json!({ "conversationId": "load", "sessionId": session, "index": index, "text": said });
-        let published = jetstream.publish_with_headers(SEGMENT_SUBJECT, headers, payload.to_string().into()).await.ok()?;
+        let published =
+            jetstream.publish_with_headers(SEGMENT_SUBJECT, headers, payload.to_string().into()).await.ok()?;
         published.await.ok()?;
         let ack = json!({ "type": "ack", "id": frame["id"], "index": index });
         socket.send(Message::text(ack.to_string())).await.ok()?;

@@ -1,6 +1,6 @@
 //! The transcriber on real servers: from a call's sockets to one end, one summary and one notification.
 
-use std::{error::Error, time::Duration};
+use std::{error::Error, fs, time::Duration};
 
 use futures::TryStreamExt;
 use mongodb::bson::{Document, doc};
@@ -10,6 +10,7 @@ use transcript_core::{
     ids::Session,
 };
 use transcript_tests::{
+    calls::{Call, fixture},
     process_guard::Exit,
     processor::ProcessorCommand,
     transcriber::{Closed, RunningTranscriber},
@@ -193,6 +194,27 @@ async fn while_nats_is_away_segments_are_stored_and_published_later_with_the_end
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn while_mongod_is_away_clients_wait_and_what_they_said_is_stored_when_it_is_back() -> Outcome {
+    let mut world = TestWorld::start_with_own_mongod().await?;
+    world.create_streams().await?;
+    let transcriber = RunningTranscriber::start(transcriber(&world).arguments(["--request-timeout", "2s"])).await?;
+    let mut ana = transcriber.connect("c", "s", "").await?;
+    ana.say("before", "Before.").await?;
+    assert_eq!(ana.finalize().await?, 1);
+    world.mongod().process().kill().await?;
+    for number in 0..20 {
+        ana.say(&number.to_string(), "Meanwhile.").await?;
+    }
+    world.mongod().start_again().await?;
+    assert_eq!(ana.finalize().await?, 21, "{}", transcriber.process.logs());
+    ana.close().await?;
+    let ends = ended(&world, 1).await?;
+    assert_eq!(ends.first().map(|end| &end["publishedSegments"]), Some(&json!(21)));
+    assert_eq!(stored(&world).await?.len(), 21);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn fifty_finals_right_before_the_connection_breaks_are_stored_and_counted() -> Outcome {
     let world = world().await?;
     let transcriber = RunningTranscriber::start(transcriber(&world)).await?;
@@ -304,6 +326,31 @@ async fn a_shutdown_stores_what_came_and_sends_clients_elsewhere() -> Outcome {
     let second = RunningTranscriber::start(transcriber(&world)).await?;
     let ends = ended(&world, 1).await?;
     assert_eq!(ends.first().map(|end| &end["publishedSegments"]), Some(&json!(20)), "{}", second.process.logs());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_transcript_is_played_through_a_transcriber() -> Outcome {
+    let world = world().await?;
+    let transcriber = RunningTranscriber::start(transcriber(&world)).await?;
+    let mut calls = Vec::new();
+    let mut play = ProcessorCommand::new("play").arguments(["--via", &format!("ws://{}", transcriber.address)]);
+    for file in fs::read_dir(fixture("transcripts"))? {
+        let path = file?.path();
+        calls.push(Call::read(&path)?);
+        play = play.argument(path);
+    }
+    let said = play.run(LONG).await?;
+    let ends = ended(&world, calls.len()).await?;
+    for Call { session, segments } in &calls {
+        let end = ends.iter().find(|end| end["sessionId"] == *session.session_id).ok_or(&*session.session_id)?;
+        assert_eq!(end["publishedSegments"], segments.len(), "{said}");
+        let filter = doc! { "sessionId": &*session.session_id };
+        let stored: Vec<Document> = world.segments().find(filter).await?.try_collect().await?;
+        let text =
+            |of: &str| stored.iter().filter(|stored| stored.get_str("text").is_ok_and(|text| text == of)).count();
+        assert!(segments.iter().all(|segment| text(&segment.text) > 0), "{}", session.session_id);
+    }
     Ok(())
 }
 

@@ -94,7 +94,11 @@ async fn participant(addresses: Addresses, session: String, name: String, mut rn
         }
         if left.is_empty() {
             // Some close, some break off.
-            if rng.bool() { client.close().await.ok() } else { client.break_off().ok() };
+            if rng.bool() {
+                client.close().await.ok()
+            } else {
+                client.break_off().ok()
+            };
             return acknowledged;
         }
     }
@@ -136,7 +140,14 @@ async fn transcribers_are_killed_and_nats_goes_away() -> Outcome {
     let revising = ["--quiet-period", "100ms", "--revise", "--revise-every", "200ms"];
     let processor = world.processor("run").arguments(revising).start().await?;
     let command = || {
-        world.processor("transcriber").arguments(["--lease", "1s", "--end-after-break", "2s", "--end-after-close", "500ms"])
+        world.processor("transcriber").arguments([
+            "--lease",
+            "1s",
+            "--end-after-break",
+            "2s",
+            "--end-after-close",
+            "500ms",
+        ])
     };
     let command = command();
     let addresses = Addresses::default();

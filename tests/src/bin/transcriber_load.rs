@@ -71,7 +71,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     if options.idle > 0 {
         writeln!(out, "{}", idle(&world, options.idle).await?)?;
     }
-    let command = world.processor("transcriber").arguments(["--max-frame-rate", "100000", "--max-session-connections", "2"]);
+    let command =
+        world.processor("transcriber").arguments(["--max-frame-rate", "100000", "--max-session-connections", "2"]);
     let transcriber = RunningTranscriber::start(command).await?;
     writeln!(out, "{}", load("transcriber", transcriber.address, &options).await?)?;
     transcriber.process.terminate().await?;

@@ -19,7 +19,12 @@ use tokio::{
 };
 use tokio_tungstenite::{
     MaybeTlsStream, WebSocketStream, connect_async,
-    tungstenite::{self, Message, client::IntoClientRequest, http::HeaderValue, http::header::AUTHORIZATION},
+    tungstenite::{
+        self, Message,
+        client::IntoClientRequest,
+        handshake::client::Request,
+        http::{HeaderValue, header::AUTHORIZATION},
+    },
 };
 use transcript_core::ids::Session;
 use transcript_publishing::SegmentMessage;
@@ -67,7 +72,7 @@ pub enum ViaError {
         /// Where.
         address: String,
         /// What the last attempt met.
-        source: Box<tungstenite::Error>,
+        source: Option<Box<tungstenite::Error>>,
     },
     /// The outcome cannot be printed.
     #[error("cannot print what was played")]
@@ -102,6 +107,8 @@ fn token(file: &SecretFile) -> Result<String, ViaError> {
     let text = read.map_err(|source| ViaError::Token { file: file.clone(), source })?;
     Ok(text.lines().next().unwrap_or_default().trim().to_owned())
 }
+
+type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
 /// Where transcripts are delivered.
 struct Target {
@@ -160,11 +167,7 @@ impl Target {
         Ok(sockets.get_mut(&key).expect("it was just inserted"))
     }
 
-    fn request(
-        &self,
-        session: &Session,
-        speaker: Option<&str>,
-    ) -> Result<tungstenite::handshake::client::Request, ViaError> {
+    fn request(&self, session: &Session, speaker: Option<&str>) -> Result<Request, ViaError> {
         let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
         let client: String = format!("play {}", speaker.unwrap_or_default()).chars().take(60).collect();
         let url = format!(
@@ -187,10 +190,10 @@ impl Target {
 
 /// One speaker's socket, over all its connections.
 struct Speaker {
-    request: tungstenite::handshake::client::Request,
+    request: Request,
     session: String,
     address: String,
-    socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
+    socket: Socket,
     /// What is not acknowledged: ids and frames.
     unacknowledged: VecDeque<(String, String)>,
 }
@@ -202,11 +205,7 @@ enum Broken {
 }
 
 impl Speaker {
-    async fn open(
-        request: tungstenite::handshake::client::Request,
-        session: &Session,
-        address: &str,
-    ) -> Result<Self, ViaError> {
+    async fn open(request: Request, session: &Session, address: &str) -> Result<Self, ViaError> {
         let session = session.session_id.to_string();
         let socket = connect(&request, &session, address).await?;
         Ok(Self { request, session, address: address.to_owned(), socket, unacknowledged: VecDeque::new() })
@@ -250,25 +249,10 @@ impl Speaker {
 
     /// The next frame's type. What it acknowledges is forgotten.
     async fn hear(&mut self) -> Result<String, Broken> {
-        loop {
-            let message = timeout(ANSWER, self.socket.next()).await.map_err(|_| Broken::Socket)?;
-            let Some(Ok(Message::Text(text))) = message else {
-                match message {
-                    Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Binary(_) | Message::Frame(_))) => continue,
-                    Some(Ok(Message::Close(_) | Message::Text(_)) | Err(_)) | None => return Err(Broken::Socket),
-                }
-            };
-            let frame: Value = serde_json::from_str(&text).map_err(|_| Broken::Socket)?;
-            let kind = frame["type"].as_str().unwrap_or_default().to_owned();
-            if kind == "error" {
-                let reason = frame["reason"].as_str().unwrap_or_default().to_owned();
-                let is_retryable = frame["retryable"].as_bool().unwrap_or(false);
-                return Err(if is_retryable { Broken::Socket } else { Broken::Refused(reason) });
-            }
-            let id = frame["id"].as_str();
-            self.unacknowledged.retain(|(waiting, _)| Some(waiting.as_str()) != id);
-            return Ok(kind);
-        }
+        let frame = hear(&mut self.socket).await?;
+        let id = frame["id"].as_str();
+        self.unacknowledged.retain(|(waiting, _)| Some(waiting.as_str()) != id);
+        Ok(frame["type"].as_str().unwrap_or_default().to_owned())
     }
 
     /// Opens the socket again, and sends again what was not acknowledged.
@@ -295,25 +279,44 @@ impl Speaker {
     }
 }
 
-/// Connects, for as long as a transcriber that is restarted may be away.
-async fn connect(
-    request: &tungstenite::handshake::client::Request,
-    session: &str,
-    address: &str,
-) -> Result<WebSocketStream<MaybeTlsStream<TcpStream>>, ViaError> {
+/// Connects and waits until the session is open, for as long as a transcriber that is restarted may be away.
+async fn connect(request: &Request, session: &str, address: &str) -> Result<Socket, ViaError> {
     let until = Instant::now() + AWAY;
     loop {
-        let error = match connect_async(request.clone()).await {
-            Ok((socket, _)) => return Ok(socket),
+        let source = match connect_async(request.clone()).await {
+            Ok((mut socket, _)) => match hear(&mut socket).await {
+                Ok(_ready) => return Ok(socket),
+                Err(Broken::Refused(reason)) => return Err(ViaError::Refused { session: session.to_owned(), reason }),
+                Err(Broken::Socket) => None,
+            },
             Err(tungstenite::Error::Http(response)) => {
                 let reason = response.body().as_deref().map(String::from_utf8_lossy).unwrap_or_default();
                 return Err(ViaError::Refused { session: session.to_owned(), reason: reason.trim().to_owned() });
             }
-            Err(error) => error,
+            Err(error) => Some(Box::new(error)),
         };
         if Instant::now() >= until {
-            return Err(ViaError::Away { address: address.to_owned(), source: Box::new(error) });
+            return Err(ViaError::Away { address: address.to_owned(), source });
         }
         sleep(PAUSE).await;
+    }
+}
+
+/// The next frame that is no error.
+async fn hear(socket: &mut Socket) -> Result<Value, Broken> {
+    loop {
+        let message = timeout(ANSWER, socket.next()).await.map_err(|_| Broken::Socket)?;
+        let text = match message {
+            Some(Ok(Message::Text(text))) => text,
+            Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Binary(_) | Message::Frame(_))) => continue,
+            Some(Ok(Message::Close(_)) | Err(_)) | None => return Err(Broken::Socket),
+        };
+        let frame: Value = serde_json::from_str(&text).map_err(|_| Broken::Socket)?;
+        if frame["type"] != "error" {
+            return Ok(frame);
+        }
+        let reason = frame["reason"].as_str().unwrap_or_default().to_owned();
+        let is_retryable = frame["retryable"].as_bool().unwrap_or(false);
+        return Err(if is_retryable { Broken::Socket } else { Broken::Refused(reason) });
     }
 }
