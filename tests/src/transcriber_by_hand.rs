@@ -40,7 +40,6 @@ pub async fn start(database: Database, jetstream: jetstream::Context) -> std::io
 struct Path<'a>(&'a mut String);
 
 impl Callback for Path<'_> {
-    #[expect(clippy::result_large_err, reason = "the library's signature")]
     fn on_request(self, request: &Request, response: Response) -> Result<Response, ErrorResponse> {
         request.uri().path().rsplit('/').next().unwrap_or_default().clone_into(self.0);
         Ok(response)
