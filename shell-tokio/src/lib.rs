@@ -7,7 +7,7 @@
 //! | [`transcriber`] | the service that takes segments from WebSockets and requests |
 //! | [`transcripts`] | playing transcripts, showing summaries |
 //! | [`traces`] | commands that read traces |
-//! | [`cli`], [`connect`], [`logging`], [`secret`] | settings, connections, logs, passwords |
+//! | [`cli`], [`connect`], [`logging`], [`secret`], [`terminal`] | settings, connections, logs, passwords, terminals |
 
 pub mod cli;
 pub mod connect;
@@ -15,8 +15,10 @@ pub mod error_line;
 pub mod logging;
 pub mod operate;
 mod private_files;
+pub mod reference;
 pub mod secret;
 pub mod service;
+pub mod terminal;
 pub mod traces;
 pub mod transcriber;
 pub mod transcripts;

@@ -121,8 +121,20 @@ impl TestWorld {
         }
     }
 
+    /// A world with this nats-server, whose database is on the mongod that this process's tests share.
+    ///
+    /// # Errors
+    ///
+    /// mongod does not start, or nats-server does not let the harness in.
+    pub async fn on(nats: NatsServer) -> Result<Self, WorldError> {
+        Self::of(TestDatabase::on(Mongod::shared().await?).await?, None, nats).await
+    }
+
     async fn with(database: TestDatabase, mongod: Option<Mongod>, options: NatsOptions) -> Result<Self, WorldError> {
-        let nats = NatsServer::start_with(options).await?;
+        Self::of(database, mongod, NatsServer::start_with(options).await?).await
+    }
+
+    async fn of(database: TestDatabase, mongod: Option<Mongod>, nats: NatsServer) -> Result<Self, WorldError> {
         let client = nats.client().await.map_err(WorldError::nats)?;
         Ok(Self { database, mongod, nats, jetstream: jetstream::new(client.clone()), client })
     }

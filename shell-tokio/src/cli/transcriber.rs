@@ -5,7 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use bytesize::ByteSize;
 use clap::{Args, builder::NonEmptyStringValueParser};
 
-use super::parse;
+use super::{parse, servers::SERVERS};
 use crate::{secret::SecretFile, transcriber::access::Origin};
 
 const ACCESS: &str = "Access";
@@ -21,6 +21,13 @@ pub struct TranscriberArgs {
     /// Name of this transcriber in logs and in the session documents; the machine's name and the process's number if not given
     #[arg(long, env = "TRANSCRIPT_NAME", value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub name: Option<String>,
+    /// How long NATS or MongoDB may refuse a login, 1s to 1d. Then it ends with exit code 1, so that its supervisor starts it with
+    /// the credentials that hold then
+    #[arg(
+        long, env = "TRANSCRIPT_LOGIN_TIMEOUT", value_name = "DURATION", default_value = "2m", help_heading = SERVERS,
+        value_parser = parse::duration("1s", "1d")
+    )]
+    pub login_timeout: Duration,
     /// Who may connect.
     #[command(flatten)]
     pub access: TranscriberAccess,
@@ -62,7 +69,7 @@ pub struct TranscriberAccess {
     pub token_file: Option<SecretFile>,
     /// File with the key of signed tokens (JWT): the secret of HS256, of at least 32 bytes, or an Ed25519 public key (PEM) for
     /// EdDSA. Tokens must have exp; conversationId and sessionId bind them. Read at the start
-    #[arg(long, env = "TRANSCRIPT_TOKEN_KEY_FILE", hide_env_values = true, value_name = "FILE")]
+    #[arg(long, env = "TRANSCRIPT_TOKEN_KEY_FILE", value_name = "FILE")]
     pub token_key_file: Option<SecretFile>,
     /// Audience (aud) that signed tokens must have
     #[arg(

@@ -24,7 +24,7 @@ use super::{
     stream::Stream,
 };
 use crate::{
-    cli::{Cli, NatsArgs, TranscriberArgs},
+    cli::{NatsArgs, Online, TranscriberArgs},
     connect::{ConnectError, LoginRefused, Logins, NatsConnection, connect_nats},
     error_line::error_line,
     operate::setup::{self, SetupError, permissions::Refusals},
@@ -76,14 +76,14 @@ pub enum TranscriberError {
 ///
 /// What keeps it from starting, and a login that stayed refused.
 pub async fn run(
-    cli: &Cli,
-    args: &TranscriberArgs,
+    online: &Online<TranscriberArgs>,
     database: &Database,
     refusals: &Refusals,
     Ends { logins, signals }: Ends<'_>,
 ) -> Result<(), TranscriberError> {
+    let args = &online.args;
     let access = Access::read(&args.access)?;
-    let stream = stream(cli, refusals, logins).await?;
+    let stream = stream(online, refusals, logins).await?;
     let mut report = setup::Report::default();
     setup::ensure_transcriber(database, &mut report).await?;
     for change in &report.changes {
@@ -135,22 +135,26 @@ pub async fn run(
 }
 
 /// The stream: absent where no server is named, and away where it cannot be reached yet.
-async fn stream(cli: &Cli, refusals: &Refusals, logins: &Logins) -> Result<Stream, TranscriberError> {
-    if !cli.nats.is_named {
+async fn stream(
+    online: &Online<TranscriberArgs>,
+    refusals: &Refusals,
+    logins: &Logins,
+) -> Result<Stream, TranscriberError> {
+    let (nats, within) = (&online.nats, online.connect.timeout);
+    if !nats.is_named {
         return Ok(Stream::new(StreamState::Absent));
     }
-    match connect_nats(&cli.nats, cli.connect_timeout, refusals, logins).await {
+    match connect_nats(nats, within, refusals, logins).await {
         Ok(connection) => {
             let stream = Stream::new(StreamState::Available);
-            stream.connected(&connection, context(&cli.nats, &connection));
+            stream.connected(&connection, context(nats, &connection));
             Ok(stream)
         }
         Err(error @ ConnectError::Nats { fault, .. }) if !fault.is_lasting() => {
             let error = error_line(&error);
             tracing::warn!(error, "segments are stored, and published once NATS can be reached");
             let stream = Stream::new(StreamState::Away);
-            let (args, within) = (cli.nats.clone(), cli.connect_timeout);
-            tokio::spawn(connect_later(args, within, refusals.clone(), logins.clone(), stream.clone()));
+            tokio::spawn(connect_later(nats.clone(), within, refusals.clone(), logins.clone(), stream.clone()));
             Ok(stream)
         }
         Err(error) => Err(error.into()),
