@@ -349,10 +349,10 @@ impl Session {
         let transport = before.map_or(taken.transport, |before| before.transport.max(taken.transport));
         // Somebody who is connected opens the session again, by another join.
         let ends = taken.state == crate::document::SessionState::Ending;
-        if !(ends && self.is_wanted()) {
+        if !(ends && self.is_used()) {
             self.membership = Some(Membership { instance: around.instance.clone(), transport });
         }
-        let then = if ends && !self.is_wanted() {
+        let then = if ends && !self.is_used() {
             AfterSave::Count { generation: taken.generation }
         } else {
             AfterSave::Serve
@@ -509,7 +509,7 @@ impl Session {
         let is_stale = self.is_stale(around);
         match &self.phase {
             Phase::Leaving | Phase::Counting { .. } | Phase::Publishing(_) | Phase::Finishing(..) => {
-                if self.is_wanted() {
+                if self.is_used() {
                     return Some(Phase::Joining(Join::default()));
                 }
                 let cannot_end = around.stops
@@ -587,9 +587,14 @@ impl Session {
         }
     }
 
-    /// Whether the session must be open here: somebody is connected, or something is neither stored nor published.
+    /// Whether the session must not end: somebody is connected, or something is not stored.
+    fn is_used(&self) -> bool {
+        !self.connections.is_empty() || !self.waiting.is_empty()
+    }
+
+    /// Whether there is more to do here than to leave: it is used, or something is not published.
     fn is_wanted(&self) -> bool {
-        !self.connections.is_empty() || !self.waiting.is_empty() || !self.publications.is_empty()
+        self.is_used() || !self.publications.is_empty()
     }
 
     /// Whether the document listed this instance under an id that it has lost.
