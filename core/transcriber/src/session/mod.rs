@@ -352,11 +352,8 @@ impl Session {
         if !(ends && self.is_used()) {
             self.membership = Some(Membership { instance: around.instance.clone(), transport });
         }
-        let then = if ends && !self.is_used() {
-            AfterSave::Count { generation: taken.generation }
-        } else {
-            AfterSave::Serve
-        };
+        let then =
+            if ends && !self.is_used() { AfterSave::Count { generation: taken.generation } } else { AfterSave::Serve };
         self.save_recovered(around, taken.pending, then);
     }
 
