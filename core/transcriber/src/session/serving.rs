@@ -158,18 +158,16 @@ impl Session {
 
     /// Tells clients that they are connected, and that everything is stored; lets them go on, or wait.
     pub(super) fn tell(&mut self, around: &mut Around) {
-        let is_joined = self.membership.is_some() && !self.is_stale(around);
+        // An end that is under way is taken back by a join: until then, the session is not open.
+        let serves = matches!(self.phase, Phase::Serving | Phase::Reserving | Phase::Saving(AfterSave::Serve));
+        let is_open = serves && self.membership.is_some() && !self.is_stale(around);
         let mut leaving = vec![];
         for connection in self.connections.values_mut() {
             let has_clock = match &connection.clock {
                 Clock::Epoch(epoch) => !matches!(self.epochs.get(epoch), Some(Epoch::Unasked(_))),
                 Clock::Opened(_) | Clock::Unknown => true,
             };
-            if is_joined
-                && has_clock
-                && !connection.is_ready
-                && matches!(self.phase, Phase::Serving | Phase::Reserving | Phase::Saving(_))
-            {
+            if is_open && has_clock && !connection.is_ready {
                 connection.is_ready = true;
                 around.send(connection.id, ServerFrame::Ready);
             }

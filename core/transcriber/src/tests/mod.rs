@@ -135,7 +135,9 @@ impl Bench {
     }
 
     fn serve_all(&mut self, kinds: &[EffectKind]) -> &mut Self {
-        kinds.iter().for_each(|kind| drop(self.serve(*kind)));
+        for kind in kinds {
+            self.serve(*kind);
+        }
         self
     }
 
