@@ -6,7 +6,7 @@
 //! | [`operate`] | setup, audit, dead letters |
 //! | [`transcripts`] | playing transcripts, showing summaries |
 //! | [`traces`] | commands that read traces |
-//! | [`cli`], [`connect`], [`logging`], [`secret`] | settings, connections, logs, passwords |
+//! | [`cli`], [`connect`], [`logging`], [`secret`], [`terminal`] | settings, connections, logs, passwords, terminals |
 
 pub mod cli;
 pub mod connect;
@@ -14,7 +14,9 @@ pub mod error_line;
 pub mod logging;
 pub mod operate;
 mod private_files;
+pub mod reference;
 pub mod secret;
 pub mod service;
+pub mod terminal;
 pub mod traces;
 pub mod transcripts;

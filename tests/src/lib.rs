@@ -40,6 +40,7 @@ pub mod certificates;
 pub mod conformance;
 pub mod crash;
 pub mod load;
+pub mod operator;
 pub mod process_guard;
 pub mod processor;
 pub mod proxy;

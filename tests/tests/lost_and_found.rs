@@ -225,8 +225,8 @@ async fn what_the_store_refuses_becomes_a_dead_letter_at_the_first_attempt() -> 
 
 fn run_args(arguments: &[&str]) -> Result<RunArgs, Box<dyn std::error::Error>> {
     let arguments = ["transcript-processor", "run"].iter().chain(arguments).map(Into::into);
-    let Command::Run(args) = Cli::read(arguments)?.command else { return Err("it is the command `run`".into()) };
-    Ok(*args)
+    let Command::Run(run) = Cli::read(arguments)?.command else { return Err("it is the command `run`".into()) };
+    Ok(run.args)
 }
 
 /// One call that the summary step cannot take, among a thousand others.

@@ -67,6 +67,12 @@ impl MongodbUri {
         credential.map_or((false, false), |login| (login.username.is_some(), login.password.is_some()))
     }
 
+    /// The database that it names; the driver logs in there unless `authSource` says otherwise.
+    #[must_use]
+    pub fn database(&self) -> Option<String> {
+        ConnectionString::parse(&self.0).ok()?.default_database
+    }
+
     /// The whole connection string, for the driver.
     #[must_use]
     pub fn reveal(&self) -> &str {

@@ -160,7 +160,7 @@ pub async fn drive(
         finders.spawn(watch.run());
     }
     let servers = RealServers { store: Store::start(database, &reports, clock, request_timeout), nats: socket, repair };
-    tracing::info!(name = &*name, jobs = ?args.jobs, announce = ?args.announce, stream = ?values, "ready");
+    log_ready(&name, args, &values);
     let turns = Turns::default();
     let watchdog = Watchdog::start(turns.clone(), watchdog::log).map_err(RunError::Watchdog)?;
     let client_of_jetstream = JetStream::new(settings);
@@ -182,6 +182,40 @@ pub async fn drive(
         Ended::Stopped => tracing::warn!("stopped at once: the jobs under way will be delivered again"),
     }
     Ok(())
+}
+
+/// Says that calls are taken from now on, with every setting that decides what becomes of them as a field.
+fn log_ready(name: &str, args: &RunArgs, values: &StreamValues) {
+    let span = humantime::format_duration;
+    let RunSettings { settle_rounds, max_in_flight, page_size, max_bytes_in_flight, .. } = &args.jobs;
+    let AnnounceSettings { announce_once, revise, .. } = &args.announce;
+    tracing::info!(
+        name,
+        quiet_period = %span(args.jobs.quiet_period),
+        settle_rounds,
+        max_in_flight,
+        page_size,
+        %max_bytes_in_flight,
+        retry_timeout = %span(args.jobs.retry_timeout),
+        nak_delay = %span(args.jobs.nak_delay),
+        retry_base = %span(args.jobs.retry_base),
+        retry_cap = %span(args.jobs.retry_cap),
+        request_timeout = %span(args.jobs.request_timeout),
+        grace = %span(args.jobs.grace),
+        login_timeout = %span(args.login_timeout),
+        announce_once,
+        revise,
+        revise_every = revise.then(|| span(args.announce.revise_every).to_string()),
+        revise_within = revise.then(|| span(args.announce.revise_within).to_string()),
+        duplicate_window = %span(values.duplicate_window),
+        replicas = values.replicas,
+        ack_wait = %span(values.ack_wait),
+        max_deliver = values.max_deliver,
+        max_ack_pending = values.max_ack_pending,
+        record = args.record.directory.as_ref().map(|directory| directory.display().to_string()),
+        record_content = args.record.content,
+        "ready"
+    );
 }
 
 /// Starts to record, where that is asked for.

@@ -10,9 +10,8 @@ use serde::{Serialize, Serializer};
 use thiserror::Error;
 use transcript_core::{contract::SUMMARIES_COLLECTION, ids::Session};
 
-use self::render::obeyed;
-pub use self::render::{harmless, render};
-pub(crate) use self::render::{padded, shortened};
+pub use self::render::render;
+use crate::terminal::harmless_json;
 
 /// Why there is nothing to show.
 #[derive(Debug, Error)]
@@ -59,18 +58,7 @@ pub fn to_json(document: Document) -> String {
 ///
 /// See [`serde_json::to_string_pretty`].
 pub fn json<T: Serialize>(value: &T) -> serde_json::Result<String> {
-    let json = serde_json::to_string_pretty(value)?;
-    let mut shown = String::with_capacity(json.len());
-    for c in json.chars() {
-        // Only inside a text can these stand; escaped they say the same and a terminal does not obey them.
-        if c != '\n' && obeyed(c) {
-            let mut units = [0; 2];
-            c.encode_utf16(&mut units).iter().for_each(|unit| shown.push_str(&format!("\\u{unit:04x}")));
-        } else {
-            shown.push(c);
-        }
-    }
-    Ok(shown)
+    Ok(harmless_json(&serde_json::to_string_pretty(value)?))
 }
 
 /// `Bson::into_relaxed_extjson` sorts the fields of a document by name; this keeps their order.
