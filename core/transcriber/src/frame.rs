@@ -26,7 +26,8 @@ pub enum ClientFrame {
 #[serde(rename_all = "camelCase")]
 pub struct ClientSegment {
     /// The client's own id. The same id in the same [epoch](crate::EpochId) replaces the text; a segment without one is never a
-    /// repetition.
+    /// repetition. What is stored last stays: a text that a client sent on a connection that it gave up can arrive after the
+    /// one that it sent on the next. A client that cannot bear that names another epoch after a reconnect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<Arc<str>>,
     /// Who speaks.

@@ -141,11 +141,11 @@ impl EpochId {
         Self(id.into())
     }
 
-    /// The epoch of all requests of one client of a session: requests are repeated, and each is a connection.
+    /// The epoch of all requests of a client that named itself: requests are repeated, and each is a connection.
     #[must_use]
-    pub fn of_requests(client: Option<&str>) -> Self {
+    pub fn of_requests(client: &str) -> Self {
         let mut id = String::new();
-        escape_into(&mut id, client.unwrap_or_default());
+        escape_into(&mut id, client);
         id.push_str(":%p");
         Self(id.into())
     }
@@ -195,7 +195,7 @@ mod tests {
         let unnamed = Unnamed { nonce: "f00", connection: ConnectionId(3), number: 1 };
         let connection = EpochId::of_connection(Some("alice"), "f00", ConnectionId(3));
         assert_eq!(Source::new(&connection, Err(unnamed)).as_str(), "alice:%cf00.3:%nf00.3.1");
-        assert_eq!(Source::new(&EpochId::of_requests(None), Ok("7")).as_str(), ":%p:7");
+        assert_eq!(Source::new(&EpochId::of_requests("bot"), Ok("7")).as_str(), "bot:%p:7");
         assert_eq!(Source::new(&EpochId::named("a:b", "%c"), Ok("%n1")).as_str(), "a%3Ab:%25c:%25n1");
     }
 

@@ -46,6 +46,8 @@ pub(super) struct ClientState {
 struct Said {
     version: u64,
     acknowledged: Option<u64>,
+    /// Texts that it sent on connections that it gave up. Nobody can say whether, and when, they arrive.
+    given_up: BTreeSet<u64>,
 }
 
 impl ClientState {
@@ -63,6 +65,17 @@ impl ClientState {
             heard: 0,
             asks_for_end: false,
         }
+    }
+
+    /// Its connection is gone.
+    fn give_up(&mut self) -> Option<ConnectionId> {
+        self.is_ready = false;
+        for number in &self.unacknowledged {
+            if let Some(said) = self.said.get_mut(*number) {
+                said.given_up.insert(said.version);
+            }
+        }
+        self.link.take()
     }
 
     /// Whether it waits for a word.
@@ -199,7 +212,7 @@ impl World<'_> {
         let Some(client) = self.links.get(&link).map(|link| link.client) else { return };
         let posts = self.plan.clients.get(client).is_some_and(|planned| planned.posts);
         let Some(it) = self.clients.get_mut(client).filter(|it| it.link == Some(link)) else { return };
-        it.link = None;
+        it.give_up();
         match code {
             Some(CloseCode::Normal) if !posts || it.asks_for_end => it.is_done = true,
             Some(CloseCode::Normal) => self.want_connection(client, Duration::ZERO),
@@ -231,7 +244,8 @@ impl World<'_> {
             .collect();
         for (number, said) in it.said.iter().enumerate() {
             let is_kept = said.acknowledged.is_none_or(|acknowledged| {
-                stored.iter().any(|(of, version)| *of == number && *version >= acknowledged)
+                let is_good = |version: u64| version >= acknowledged || said.given_up.contains(&version);
+                stored.iter().any(|(of, version)| *of == number && is_good(*version))
             });
             if !is_kept {
                 let what = format!("segment {number} of client {client} is gone: {said:?}, stored: {stored:?}");
@@ -305,10 +319,8 @@ impl World<'_> {
     /// The connection breaks; the transcriber notices later.
     fn break_off(&mut self, client: usize, unnoticed: Duration, away: Duration) {
         let Some(it) = self.clients.get_mut(client) else { return };
-        it.is_ready = false;
-        if let Some(link) = it.link.take() {
-            let at = self.now.after(unnoticed);
-            self.at(at, Happening::LinkClosed { link, closure: Closure::Broken });
+        if let Some(link) = it.give_up() {
+            self.send_no_sooner(link, unnoticed, Happening::LinkClosed { link, closure: Closure::Broken });
         }
         self.want_connection(client, away);
     }

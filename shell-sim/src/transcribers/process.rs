@@ -26,6 +26,8 @@ pub(super) struct Process {
     life: u32,
     started_at: Time,
     frozen_until: Time,
+    /// What has arrived while it stands still, in that order.
+    inbox: VecDeque<Happening>,
     /// When it is to be woken.
     wake_at: Option<Time>,
     /// How long after it has stopped it is started again.
@@ -109,6 +111,7 @@ impl World<'_> {
         let Some(it) = self.processes.get_mut(process) else { return };
         it.life += 1;
         (it.started_at, it.frozen_until, it.wake_at, it.restarts_after) = (now, now, None, None);
+        it.inbox.clear();
         it.machine = Some(Box::new(Transcriber::new(settings).expect("the settings can work")));
         self.tell_trace(|| format!("t{process} starts"));
         self.drain(process);
@@ -133,16 +136,27 @@ impl World<'_> {
 
     pub(super) fn freeze(&mut self, process: usize, until: Time) {
         if let Some(it) = self.processes.get_mut(process) {
-            it.frozen_until = until;
+            it.frozen_until = it.frozen_until.max(until);
         }
         self.somebody_died = true;
+        self.at(until, Happening::Thaw { process });
     }
 
-    /// It goes on, or is started.
+    /// It goes on, if nothing has frozen it again, and takes what has arrived.
     pub(super) fn thaw(&mut self, process: usize) {
+        while !self.is_frozen(process) {
+            let next = self.processes.get_mut(process).and_then(|it| it.inbox.pop_front());
+            let Some(happening) = next else { return };
+            self.happen(happening);
+        }
+    }
+
+    /// Nothing freezes it any more, and it runs.
+    pub(super) fn mend(&mut self, process: usize) {
         if let Some(it) = self.processes.get_mut(process) {
             it.frozen_until = Time::ZERO;
         }
+        self.thaw(process);
         self.start(process);
     }
 
@@ -150,8 +164,8 @@ impl World<'_> {
         if self.life(process) != life || !self.is_up(process) {
             return;
         }
-        if let Some(until) = self.frozen_until(process) {
-            return self.at(until, Happening::Input { process, life, input, of });
+        if self.is_frozen(process) {
+            return self.defer(process, Happening::Input { process, life, input, of });
         }
         self.handle(process, input);
         if let Some((kind, nth)) = of {
@@ -164,8 +178,8 @@ impl World<'_> {
         if self.life(process) != life || !self.is_up(process) {
             return;
         }
-        if let Some(until) = self.frozen_until(process) {
-            return self.at(until, Happening::Woken { process, life });
+        if self.is_frozen(process) {
+            return self.defer(process, Happening::Woken { process, life });
         }
         let Some(it) = self.processes.get_mut(process).filter(|it| it.wake_at.is_some_and(|at| at <= now)) else {
             return;
@@ -184,8 +198,8 @@ impl World<'_> {
         if self.life(process) != life || !self.is_up(process) {
             return;
         }
-        if let Some(until) = self.frozen_until(process) {
-            return self.at(until, Happening::Deliver { link, frame });
+        if self.is_frozen(process) {
+            return self.defer(process, Happening::Deliver { link, frame });
         }
         let Some(it) = self.links.get_mut(&link).filter(|it| it.is_open) else { return };
         match &mut it.held {
@@ -200,8 +214,8 @@ impl World<'_> {
         if self.life(process) != life || !self.is_up(process) {
             return;
         }
-        if let Some(until) = self.frozen_until(process) {
-            return self.at(until, Happening::LinkClosed { link, closure });
+        if self.is_frozen(process) {
+            return self.defer(process, Happening::LinkClosed { link, closure });
         }
         let Some(it) = self.links.get_mut(&link) else { return };
         it.is_open = false;
@@ -223,6 +237,11 @@ impl World<'_> {
     /// Sends what a client says: it arrives after everything that the client said before.
     pub(super) fn send(&mut self, link: ConnectionId, happening: Happening) {
         let span = self.latency();
+        self.send_no_sooner(link, span, happening);
+    }
+
+    /// The same, for something that takes longer.
+    pub(super) fn send_no_sooner(&mut self, link: ConnectionId, span: Duration, happening: Happening) {
         let earliest = self.now.after(span);
         let Some(it) = self.links.get_mut(&link) else { return };
         it.to_server = earliest.max(it.to_server.after(Duration::from_micros(1)));
@@ -230,8 +249,14 @@ impl World<'_> {
         self.at(at, happening);
     }
 
-    fn frozen_until(&self, process: usize) -> Option<Time> {
-        self.processes.get(process).map(|it| it.frozen_until).filter(|until| *until > self.now)
+    fn is_frozen(&self, process: usize) -> bool {
+        self.processes.get(process).is_some_and(|it| it.frozen_until > self.now)
+    }
+
+    fn defer(&mut self, process: usize, happening: Happening) {
+        if let Some(it) = self.processes.get_mut(process) {
+            it.inbox.push_back(happening);
+        }
     }
 
     fn hand_over(&mut self, link: ConnectionId, mut frame: ClientFrame) {

@@ -2,7 +2,7 @@
 //!
 //! | property | says |
 //! |---|---|
-//! | `EveryAcknowledgedSegmentIsStored` | at the acknowledgement, and at the end with that text or a later one |
+//! | `EveryAcknowledgedSegmentIsStored` | at the acknowledgement, and at the end with that text, a later one, or one that the client sent on a connection that it gave up |
 //! | `TheEndFollowsTheLastSave` | nothing is inserted or replaced between the count of an end and the next opening of its session |
 //! | `EverySessionEndsAndItsLastEndCountsWhatIsStored` | when the world has been whole for long enough, for every session of which a client was told that it is open |
 //! | `NoSessionEndsWhileSomebodyIsConnected` | no end is begun while an instance that holds its lease has a socket open that it told that it is ready |

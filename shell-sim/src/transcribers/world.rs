@@ -75,6 +75,7 @@ pub(super) enum Happening {
     Tell { link: ConnectionId, frame: ServerFrame, text: Option<Arc<str>> },
     Hangup { link: ConnectionId, code: Option<CloseCode> },
     Fault { number: usize },
+    Thaw { process: usize },
     StreamBack,
     Heal,
     Look,
@@ -198,7 +199,7 @@ impl<'a> World<'a> {
         }
     }
 
-    fn happen(&mut self, happening: Happening) {
+    pub(super) fn happen(&mut self, happening: Happening) {
         match happening {
             Happening::Start { process } => self.start(process),
             Happening::Input { process, life, input, of } => self.input(process, life, input, of),
@@ -219,6 +220,7 @@ impl<'a> World<'a> {
                     self.tell_stream(StreamState::Available);
                 }
             }
+            Happening::Thaw { process } => self.thaw(process),
             Happening::Heal => self.heal(),
             Happening::Look => {}
         }
@@ -425,7 +427,7 @@ impl<'a> World<'a> {
         (self.store_away_until, self.stream_away_until) = (self.now, self.now);
         self.tell_stream(StreamState::Available);
         for process in 0..self.processes.len() {
-            self.thaw(process);
+            self.mend(process);
         }
         self.later(Duration::from_secs(1), Happening::Look);
     }
@@ -435,7 +437,7 @@ impl<'a> World<'a> {
             let ids = session_ids(session);
             for index in 0..self.plan.foreign {
                 let number = Unnamed { nonce: "foreign", connection: ConnectionId(0), number: index };
-                let epoch = transcript_transcriber::EpochId::of_requests(Some("foreign"));
+                let epoch = transcript_transcriber::EpochId::of_requests("foreign");
                 let segment = StoredSegment {
                     index,
                     source: Source::new(&epoch, Err(number)),

@@ -11,9 +11,54 @@
 //! When the lease was lost, the instance goes on under another id. It joins again where clients are connected or something
 //! is not stored or published, and forgets the other sessions: they are its successor's.
 //!
+//! A session begins as *serving*, before anything is asked, and is over when it has left this table. *Next* stands for what
+//! it does by itself whenever no effect on the store is under way. Failures that are not in the table are tried again.
+//!
 //! | from | on | to | when |
 //! |---|---|---|---|
-//! TABLE
+//! | serving | next | over | this instance is not listed and nobody wants it to be; or its lease was lost meanwhile; or it shuts down, and everything is stored and published |
+//! | serving | next | takingOver | an entry of a dead instance was found |
+//! | serving | next | joining | this instance is not listed under its present id; or its first socket opens; or an epoch is new |
+//! | serving | next | reserving | segments wait |
+//! | serving | next | lingering | nobody is connected, and everything is stored and published |
+//! | takingOver | taken over | saving | the entry holds a batch |
+//! | takingOver | taken over | serving | it holds none, and the session is open |
+//! | takingOver | taken over | counting | it holds none, and the session is ending |
+//! | takingOver | gone | serving | another instance was faster |
+//! | takingOver | next | serving | a shutdown leaves it to others |
+//! | joining | joined | serving | |
+//! | joining | failed | over | the store refuses the session: its clients are told |
+//! | joining | next | serving | a shutdown, and nothing waits to be stored |
+//! | reserving | reserved | saving | |
+//! | reserving | gone | serving | the entry is another instance's: the batch waits until this one is listed again |
+//! | reserving | failed | serving | the store refuses the batch: its clients are told |
+//! | reserving | next | serving | the lease was lost while it waited to try again |
+//! | saving | saved | serving | |
+//! | saving | saved | counting | the batch was another instance's, and the session is ending |
+//! | saving | failed | serving | the store refuses the batch: its clients are told |
+//! | saving | failed | counting | the same, of another instance's batch |
+//! | lingering | next | serving | a client connects, or a dead instance's entry is found |
+//! | lingering | next | leaving | the delay is over |
+//! | lingering | next | over | the lease was lost, or it shuts down: the session is a successor's |
+//! | leaving | left to others | serving | other instances serve the session |
+//! | leaving | left nobody spoke | lingering | nobody ever said anything: there is a longer delay |
+//! | leaving | left last | counting | the end begins |
+//! | leaving | left last | saving | the same, with a batch of an instance that was only delivered to by requests |
+//! | leaving | gone | serving | the entry is another instance's |
+//! | leaving | next | joining | a client connects while it waits to try again |
+//! | leaving | next | over | the lease was lost while it waited to try again |
+//! | counting | counted | publishing | |
+//! | counting | counted | finishing | there is no stream |
+//! | counting | next | joining | a client has connected: the session is opened again |
+//! | counting | next | over | the lease was lost |
+//! | publishing | published | finishing | the end is in the stream |
+//! | publishing | next | joining | a client has connected: the session is opened again |
+//! | publishing | next | over | the lease was lost; or it shuts down and the stream is away |
+//! | finishing | finished | serving | the end is recorded |
+//! | finishing | reopened | serving | another instance has opened the session again |
+//! | finishing | gone | serving | the entry is another instance's |
+//! | finishing | next | joining | a client connects while it waits to try again |
+//! | finishing | next | over | the lease was lost while it waited to try again |
 
 mod end_timer;
 mod ending;
@@ -349,14 +394,11 @@ impl Session {
         let transport = before.map_or(taken.transport, |before| before.transport.max(taken.transport));
         // Somebody who is connected opens the session again, by another join.
         let ends = taken.state == crate::document::SessionState::Ending;
-        if !(ends && self.is_wanted()) {
+        if !(ends && self.is_used()) {
             self.membership = Some(Membership { instance: around.instance.clone(), transport });
         }
-        let then = if ends && !self.is_wanted() {
-            AfterSave::Count { generation: taken.generation }
-        } else {
-            AfterSave::Serve
-        };
+        let then =
+            if ends && !self.is_used() { AfterSave::Count { generation: taken.generation } } else { AfterSave::Serve };
         self.save_recovered(around, taken.pending, then);
     }
 
@@ -459,19 +501,25 @@ impl Session {
 
     /// Goes on as far as it can, and tells its clients what there is to tell. It ends every event.
     fn settle(&mut self, around: &mut Around, before: State, what: &'static str) {
-        let _ = what;
+        self.took(before, what);
         self.decide(around);
         self.publish(around);
         self.tell(around);
         if matches!(self.phase, Phase::Over) {
             self.conclude(around);
         }
-        #[cfg(test)]
-        if before != self.state() {
-            self.edges.insert((before, what, self.state()));
-        }
-        let _ = before;
     }
+
+    /// Keeps the edge that was taken, for the test of the table.
+    #[cfg(test)]
+    fn took(&mut self, from: State, what: &'static str) {
+        if from != self.state() {
+            self.edges.insert((from, what, self.state()));
+        }
+    }
+
+    #[cfg(not(test))]
+    fn took(&self, _: State, _: &'static str) {}
 
     /// Changes the phase for as long as nothing has to be waited for, and asks for its effect.
     fn decide(&mut self, around: &mut Around) {
@@ -491,10 +539,12 @@ impl Session {
             };
             match next {
                 Some(phase) => {
-                    let was_ending = self.state() >= State::Leaving;
+                    let before = self.state();
+                    let was_ending = before >= State::Leaving;
                     around.counters.reopened += u64::from(was_ending && matches!(phase, Phase::Joining(_)));
                     self.store.forget_retry();
                     self.phase = phase;
+                    self.took(before, "next");
                 }
                 None => break,
             }
@@ -509,7 +559,7 @@ impl Session {
         let is_stale = self.is_stale(around);
         match &self.phase {
             Phase::Leaving | Phase::Counting { .. } | Phase::Publishing(_) | Phase::Finishing(..) => {
-                if self.is_wanted() {
+                if self.is_used() {
                     return Some(Phase::Joining(Join::default()));
                 }
                 let cannot_end = around.stops
@@ -587,9 +637,14 @@ impl Session {
         }
     }
 
-    /// Whether the session must be open here: somebody is connected, or something is neither stored nor published.
+    /// Whether the session must not end: somebody is connected, or something is not stored.
+    fn is_used(&self) -> bool {
+        !self.connections.is_empty() || !self.waiting.is_empty()
+    }
+
+    /// Whether there is more to do here than to leave: it is used, or something is not published.
     fn is_wanted(&self) -> bool {
-        !self.connections.is_empty() || !self.waiting.is_empty() || !self.publications.is_empty()
+        self.is_used() || !self.publications.is_empty()
     }
 
     /// Whether the document listed this instance under an id that it has lost.

@@ -29,9 +29,13 @@ impl Session {
             (Some(_), _) | (None, Transport::Post) => Clock::Unknown,
             (None, Transport::Socket) => Clock::Opened(around.now),
         };
-        let epoch = named.unwrap_or_else(|| match transport {
-            Transport::Post => EpochId::of_requests(client.as_deref()),
-            Transport::Socket => EpochId::of_connection(client.as_deref(), &around.settings.nonce, id),
+        // Two services that name neither themselves nor an epoch may use the same ids: their segments must not replace each
+        // other. A service whose repeated requests are to be known again names itself.
+        let epoch = named.unwrap_or_else(|| match (transport, &client) {
+            (Transport::Post, Some(client)) => EpochId::of_requests(client),
+            (Transport::Post, None) | (Transport::Socket, _) => {
+                EpochId::of_connection(client.as_deref(), &around.settings.nonce, id)
+            }
         });
         let connection = Connection::new(id, client, transport, epoch, clock);
         self.end.opened(&connection);
@@ -69,8 +73,8 @@ impl Session {
     /// What comes after nothing is under way.
     pub(super) fn after_serving(&mut self, around: &mut Around) -> Option<Phase> {
         let is_stored = self.waiting.is_empty();
-        if around.stops && is_stored && (self.publications.is_empty() || !self.can_publish(around)) {
-            return Some(Phase::Over);
+        if around.stops && is_stored {
+            return (self.publications.is_empty() || !self.can_publish(around)).then_some(Phase::Over);
         }
         if self.membership.is_none() && !self.is_wanted() && self.dead.is_empty() {
             return Some(Phase::Over);
@@ -78,7 +82,7 @@ impl Session {
         if !around.has_lease {
             return None;
         }
-        if !self.dead.is_empty() && !around.stops {
+        if !self.dead.is_empty() {
             return Some(Phase::TakingOver);
         }
         if self.must_join(around) {
@@ -154,18 +158,16 @@ impl Session {
 
     /// Tells clients that they are connected, and that everything is stored; lets them go on, or wait.
     pub(super) fn tell(&mut self, around: &mut Around) {
-        let is_joined = self.membership.is_some() && !self.is_stale(around);
+        // An end that is under way is taken back by a join: until then, the session is not open.
+        let serves = matches!(self.phase, Phase::Serving | Phase::Reserving | Phase::Saving(AfterSave::Serve));
+        let is_open = serves && self.membership.is_some() && !self.is_stale(around);
         let mut leaving = vec![];
         for connection in self.connections.values_mut() {
             let has_clock = match &connection.clock {
                 Clock::Epoch(epoch) => !matches!(self.epochs.get(epoch), Some(Epoch::Unasked(_))),
                 Clock::Opened(_) | Clock::Unknown => true,
             };
-            if is_joined
-                && has_clock
-                && !connection.is_ready
-                && matches!(self.phase, Phase::Serving | Phase::Reserving | Phase::Saving(_))
-            {
+            if is_open && has_clock && !connection.is_ready {
                 connection.is_ready = true;
                 around.send(connection.id, ServerFrame::Ready);
             }
