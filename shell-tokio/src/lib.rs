@@ -3,7 +3,8 @@
 //! | module | what a person looks for |
 //! |---|---|
 //! | [`service`] | the service: start, loop, sockets of NATS and MongoDB, recording |
-//! | [`operate`] | setup, audit, dead letters |
+//! | [`monitor`] | health, readiness, metrics, the status page, `status` |
+//! | [`operate`] | setup, audit, dead letters, pause |
 //! | [`transcripts`] | playing transcripts, showing summaries |
 //! | [`traces`] | commands that read traces |
 //! | [`cli`], [`connect`], [`logging`], [`secret`], [`terminal`] | settings, connections, logs, passwords, terminals |
@@ -12,6 +13,7 @@ pub mod cli;
 pub mod connect;
 pub mod error_line;
 pub mod logging;
+pub mod monitor;
 pub mod operate;
 mod private_files;
 pub mod reference;

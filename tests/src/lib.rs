@@ -39,6 +39,7 @@ pub mod cargo;
 pub mod certificates;
 pub mod conformance;
 pub mod crash;
+pub mod http;
 pub mod load;
 pub mod operator;
 pub mod process_guard;

@@ -24,6 +24,10 @@ fn run_args(line: &str) -> RunArgs {
         | Command::Show(_)
         | Command::DeadLetters(_)
         | Command::Audit(_)
+        | Command::Calls(_)
+        | Command::Status(_)
+        | Command::Pause(_)
+        | Command::Resume(_)
         | Command::Offline(_)) => panic!("{other:?}"),
     }
 }
@@ -361,6 +365,10 @@ fn play_and_show_read_their_arguments() {
         | Command::Play(_)
         | Command::DeadLetters(_)
         | Command::Audit(_)
+        | Command::Calls(_)
+        | Command::Status(_)
+        | Command::Pause(_)
+        | Command::Resume(_)
         | Command::Offline(_)) => panic!("{other:?}"),
     };
     let session = transcript_core::ids::Session::new("c:d", "s").unwrap();
@@ -380,6 +388,10 @@ fn dead_letters_are_named_by_their_places_or_all() {
         | Command::Show(_)
         | Command::DeadLetters(_)
         | Command::Audit(_)
+        | Command::Calls(_)
+        | Command::Status(_)
+        | Command::Pause(_)
+        | Command::Resume(_)
         | Command::Offline(_)) => panic!("{other:?}"),
     };
     assert_eq!(redrive("dead-letters redrive 7 9 --json"), (Which::These(vec![7, 9]), true));
