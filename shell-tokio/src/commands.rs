@@ -14,8 +14,8 @@ use tokio::sync::mpsc;
 use transcript_core::event::SessionEnded;
 use transcript_processor::{
     cli::{
-        AuditArgs, CallsArgs, Command, ConvertArgs, DeadLettersCommand, NatsArgs, Needs, Offline, PauseArgs, RunArgs,
-        SetupArgs, ShowArgs, StatusArgs,
+        AuditArgs, CallsArgs, Command, ConvertArgs, DeadLettersCommand, NatsArgs, Needs, Offline, OnNats, PauseArgs,
+        RecordingAction, RecordingArgs, RunArgs, SetupArgs, ShowArgs, StatusArgs,
     },
     connect::{ConnectError, Logins, NatsConnection, connect_mongodb, connect_nats},
     error_line::error_line,
@@ -33,6 +33,7 @@ use transcript_processor::{
         self, Api, Pause, Request,
         permissions::{Permissions, Refusals},
     },
+    recordings::{self, watch},
     reference,
     service::clock::Clock,
     service::driver::Signal,
@@ -92,6 +93,9 @@ pub(super) async fn online(
     transcripts: &[Transcript],
     signals: &mut mpsc::UnboundedReceiver<Signal>,
 ) -> Done {
+    if let Command::Recording(args) = command {
+        return recording(args).await;
+    }
     let Some(needs) = command.needs() else {
         return if let Command::Status(status) = command {
             status_of_process(&status.args, signals).await
@@ -128,6 +132,7 @@ pub(super) async fn online(
             | Command::Status(_)
             | Command::Pause(_)
             | Command::Resume(_)
+            | Command::Recording(_)
             | Command::Offline(_) => Ok(Finding::Good),
         },
     };
@@ -173,12 +178,7 @@ struct Servers<'a> {
 
 impl<'a> Servers<'a> {
     fn new(args: &'a NatsArgs, nats: NatsConnection, database: &'a Database, refusals: &'a Refusals) -> Self {
-        let client = nats.client.clone();
-        let (js, api) = match (&args.js_domain, &args.js_api_prefix) {
-            (Some(domain), _) => (jetstream::with_domain(client, domain), Api::Named),
-            (None, Some(prefix)) => (jetstream::with_prefix(client, prefix), Api::Named),
-            (None, None) => (jetstream::new(client), Api::Nearest),
-        };
+        let (js, api) = jetstream_of(args, nats.client.clone());
         Self { args, nats, js, api, database, refusals }
     }
 
@@ -201,7 +201,7 @@ impl<'a> Servers<'a> {
             Command::Pause(paused) => pause(&self.js, &paused.args).await,
             Command::Resume(_) => resume(&self.js).await,
             Command::Show(show) => show_summary(self.database, &show.args).await,
-            Command::Offline(_) => Ok(Finding::Good),
+            Command::Recording(_) | Command::Offline(_) => Ok(Finding::Good),
         }
     }
 
@@ -237,6 +237,30 @@ impl<'a> Servers<'a> {
         }
         Ok(Finding::Good)
     }
+}
+
+/// The JetStream that is meant.
+fn jetstream_of(args: &NatsArgs, client: async_nats::Client) -> (jetstream::Context, Api) {
+    match (&args.js_domain, &args.js_api_prefix) {
+        (Some(domain), _) => (jetstream::with_domain(client, domain), Api::Named),
+        (None, Some(prefix)) => (jetstream::with_prefix(client, prefix), Api::Named),
+        (None, None) => (jetstream::new(client), Api::Nearest),
+    }
+}
+
+/// Publishes or prints events of recordings; MongoDB has no part in it.
+async fn recording(OnNats { args, nats, connect, .. }: &OnNats<RecordingArgs>) -> Done {
+    let (refusals, logins) = (Refusals::default(), Logins::new(connect.timeout));
+    let connection = connect_nats(nats, connect.timeout, &refusals, &logins).await?;
+    let (js, _) = jetstream_of(nats, connection.client);
+    match args.action() {
+        RecordingAction::Watch(watched) => watch::watch(&js, watched, &mut io::stdout().lock()).await?,
+        RecordingAction::Publish(event) => {
+            let published = recordings::publish(&js, event, args).await?;
+            print(&if args.json { show::json_line(&published)? } else { published.to_string() })?;
+        }
+    }
+    Ok(Finding::Good)
 }
 
 async fn show_summary(database: &Database, args: &ShowArgs) -> Done {

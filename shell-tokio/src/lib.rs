@@ -6,6 +6,7 @@
 //! | [`monitor`] | health, readiness, metrics, the status page, `status` |
 //! | [`operate`] | setup, audit, dead letters, pause |
 //! | [`transcripts`] | playing transcripts, showing summaries |
+//! | [`recordings`] | publishing and watching the events of recordings |
 //! | [`traces`] | commands that read traces |
 //! | [`cli`], [`connect`], [`logging`], [`secret`], [`terminal`] | settings, connections, logs, passwords, terminals |
 
@@ -16,6 +17,7 @@ pub mod logging;
 pub mod monitor;
 pub mod operate;
 mod private_files;
+pub mod recordings;
 pub mod reference;
 pub mod secret;
 pub mod service;

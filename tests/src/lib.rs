@@ -37,6 +37,7 @@ pub mod by_hand;
 pub mod calls;
 pub mod cargo;
 pub mod certificates;
+pub mod clients;
 pub mod conformance;
 pub mod crash;
 pub mod http;

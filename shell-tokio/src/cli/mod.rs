@@ -13,6 +13,7 @@ mod log;
 mod monitor;
 mod parse;
 mod play;
+mod recording;
 mod reference;
 mod run;
 mod servers;
@@ -38,9 +39,10 @@ pub use self::{
     log::{LogArgs, LogFormat},
     monitor::{HttpArgs, PauseArgs, ResumeArgs, StatusArgs},
     play::PlayArgs,
+    recording::{RecordingAction, RecordingArgs, WatchArgs},
     reference::{CompletionsArgs, ManArgs},
     run::{AnnounceSettings, RecordArgs, RunArgs, RunSettings},
-    servers::{ConnectArgs, MongodbArgs, NatsArgs, Needs, Online, Stored},
+    servers::{ConnectArgs, MongodbArgs, NatsArgs, Needs, OnNats, Online, Stored},
     setup::SetupArgs,
     show::{CallArgs, ShowArgs},
     source::{CuesArg, LabelsArg, SourceArgs},
@@ -109,6 +111,22 @@ pub enum Command {
   transcript-processor show olive-oil:2024-11-05
   transcript-processor show olive-oil 2024-11-05 --json")]
     Show(Box<Stored<ShowArgs>>),
+    /// Publish an event of a recording, or watch such events; connects to NATS only
+    ///
+    /// Publishes {"ts", …data} to recording.EVENT and waits until the stream has it. Its place in the stream goes to stdout. Exit
+    /// code 1 where it is not known to be stored; publishing it again then can store it twice.
+    ///
+    /// A VALUE that is JSON (a number, true, false, null, or a text in quotes, a list, an object) is taken as such. Every other
+    /// one is a text, as is a whole number of more than 64 bits: 007 and 2026-12-01 are texts, and so is '"42"'. A ts takes the
+    /// place of the time, in milliseconds since the Unix epoch.
+    ///
+    /// watch prints the events from the stream's start, and then as they come. It ends with a signal, or when nobody reads its
+    /// output any more. Where NATS is away it waits and goes on.
+    #[command(after_help = "Examples:
+  transcript-processor recording stored recording=monday bytes=48211900
+  transcript-processor recording deleted recording=tuesday reason=never-started
+  transcript-processor recording watch --failures")]
+    Recording(Box<OnNats<RecordingArgs>>),
     /// List, show, redrive or discard the calls that were given up
     ///
     /// A call that cannot be processed is kept in the stream, on transcription.dead-letter, with the reason. Nothing else is
@@ -236,7 +254,7 @@ impl Cli {
 }
 
 impl Command {
-    /// The servers that it needs; `None` where it connects to none.
+    /// The servers that it needs; `None` where it does not need MongoDB.
     #[must_use]
     pub fn needs(&self) -> Option<Needs<'_>> {
         match self {
@@ -251,7 +269,7 @@ impl Command {
             Self::Status(online) => online.args.from.is_none().then(|| online.needs()),
             Self::Pause(online) => Some(online.needs()),
             Self::Resume(online) => Some(online.needs()),
-            Self::Offline(_) => None,
+            Self::Recording(_) | Self::Offline(_) => None,
         }
     }
 
@@ -269,6 +287,7 @@ impl Command {
             Self::Status(online) => online.log.clone(),
             Self::Pause(online) => online.log.clone(),
             Self::Resume(online) => online.log.clone(),
+            Self::Recording(on_nats) => on_nats.log.clone(),
             Self::Offline(_) => LogArgs::default(),
         }
     }
@@ -285,6 +304,7 @@ impl Command {
             Self::Play(online) => online.args.source.check(),
             Self::Show(stored) => stored.args.call.session().map(drop),
             Self::DeadLetters(args) => args.check(),
+            Self::Recording(on_nats) => on_nats.nats.check().and_then(|()| on_nats.args.check()),
             Self::Offline(offline) => offline.check(),
         }
     }

@@ -28,6 +28,7 @@ fn run_args(line: &str) -> RunArgs {
         | Command::Status(_)
         | Command::Pause(_)
         | Command::Resume(_)
+        | Command::Recording(_)
         | Command::Offline(_)) => panic!("{other:?}"),
     }
 }
@@ -154,7 +155,7 @@ fn help_has_the_options_of_its_command_in_groups_and_examples_that_can_be_read()
         let offline = ["convert", "replay", "trace", "timeline", "completions", "man"].contains(&path.as_str());
         let has = |option: &str| help.contains(option);
         assert_eq!(has("--nats-url"), !offline && path != "show", "{path}: {help}");
-        assert_eq!(has("--mongodb-uri"), !offline, "{path}: {help}");
+        assert_eq!(has("--mongodb-uri"), !offline && path != "recording", "{path}: {help}");
         assert_eq!(has("Servers:"), !offline, "{path}: {help}");
         assert_eq!(has("--log-format"), !offline, "{path}: {help}");
         assert_eq!(has("--login-timeout"), path == "run", "{path}: {help}");
@@ -369,6 +370,7 @@ fn play_and_show_read_their_arguments() {
         | Command::Status(_)
         | Command::Pause(_)
         | Command::Resume(_)
+        | Command::Recording(_)
         | Command::Offline(_)) => panic!("{other:?}"),
     };
     let session = transcript_core::ids::Session::new("c:d", "s").unwrap();
@@ -392,6 +394,7 @@ fn dead_letters_are_named_by_their_places_or_all() {
         | Command::Status(_)
         | Command::Pause(_)
         | Command::Resume(_)
+        | Command::Recording(_)
         | Command::Offline(_)) => panic!("{other:?}"),
     };
     assert_eq!(redrive("dead-letters redrive 7 9 --json"), (Which::These(vec![7, 9]), true));
