@@ -3,8 +3,10 @@
 //! | module | what a person looks for |
 //! |---|---|
 //! | [`service`] | the service: start, loop, sockets of NATS and MongoDB, recording |
-//! | [`operate`] | setup, audit, dead letters |
+//! | [`monitor`] | health, readiness, metrics, the status page, `status` |
+//! | [`operate`] | setup, audit, dead letters, pause |
 //! | [`transcripts`] | playing transcripts, showing summaries |
+//! | [`recordings`] | publishing and watching the events of recordings |
 //! | [`traces`] | commands that read traces |
 //! | [`cli`], [`connect`], [`logging`], [`secret`], [`terminal`] | settings, connections, logs, passwords, terminals |
 
@@ -12,8 +14,10 @@ pub mod cli;
 pub mod connect;
 pub mod error_line;
 pub mod logging;
+pub mod monitor;
 pub mod operate;
 mod private_files;
+pub mod recordings;
 pub mod reference;
 pub mod secret;
 pub mod service;
