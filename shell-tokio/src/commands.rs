@@ -39,7 +39,7 @@ use transcript_processor::{
     service::driver::Signal,
     service::run::{self, Ends},
     terminal::{harmless_json, harmless_lines, width},
-    traces,
+    traces, transcriber,
     transcripts::convert,
     transcripts::play,
     transcripts::show,
@@ -100,13 +100,27 @@ pub(super) async fn online(
         return if let Command::Status(status) = command {
             status_of_process(&status.args, signals).await
         } else {
-            Ok(Finding::Good)
+            play_via(command, transcripts).await
         };
     };
     let refusals = Refusals::default();
-    // Only `run` lives long enough to wait for a login.
-    let patience = if let Command::Run(run) = command { run.args.login_timeout } else { needs.connect.timeout };
-    let logins = Logins::new(patience);
+    // Only services live long enough to wait for a login.
+    let logins_within = match command {
+        Command::Run(run) => run.args.login_timeout,
+        Command::Transcriber(transcriber) => transcriber.args.login_timeout,
+        Command::Setup(_)
+        | Command::Play(_)
+        | Command::Show(_)
+        | Command::DeadLetters(_)
+        | Command::Audit(_)
+        | Command::Calls(_)
+        | Command::Status(_)
+        | Command::Pause(_)
+        | Command::Resume(_)
+        | Command::Recording(_)
+        | Command::Offline(_) => needs.connect.timeout,
+    };
+    let logins = Logins::new(logins_within);
     let connected = tokio::select! {
         connected = connect(needs, &refusals, &logins) => connected,
         Some(Signal::Drain | Signal::Stop) = signals.recv() => {
@@ -123,6 +137,13 @@ pub(super) async fn online(
         }
         (None, _) | (_, None) => match command {
             Command::Show(show) => show_summary(&database, &show.args).await,
+            Command::Transcriber(settings) => {
+                let ends = Ends { logins: &logins, signals };
+                transcriber::run::run(settings, &database, &refusals, ends)
+                    .await
+                    .map(|()| Finding::Good)
+                    .map_err(Into::into)
+            }
             Command::Run(_)
             | Command::Setup(_)
             | Command::Play(_)
@@ -187,10 +208,7 @@ impl<'a> Servers<'a> {
             Command::Run(run) => self.run(&run.args, ends).await,
             Command::Setup(setup) => self.set_up(&setup.args).await,
             Command::Play(play) => {
-                let print = |played: &play::PlayedSession| {
-                    let line = if play.args.json { serde_json::to_string(played)? } else { played.to_string() };
-                    writeln!(io::stdout().lock(), "{}", harmless_json(&line))
-                };
+                let print = |played: &play::PlayedSession| print_played(played, play.args.json);
                 play::play(&self.js, self.database, &play.args, transcripts, print).await?;
                 Ok(Finding::Good)
             }
@@ -201,7 +219,7 @@ impl<'a> Servers<'a> {
             Command::Pause(paused) => pause(&self.js, &paused.args).await,
             Command::Resume(_) => resume(&self.js).await,
             Command::Show(show) => show_summary(self.database, &show.args).await,
-            Command::Recording(_) | Command::Offline(_) => Ok(Finding::Good),
+            Command::Transcriber(_) | Command::Recording(_) | Command::Offline(_) => Ok(Finding::Good),
         }
     }
 
@@ -222,6 +240,9 @@ impl<'a> Servers<'a> {
         let mut report = setup::ensure(&self.js, self.database, &request).await?;
         if args.revise {
             setup::ensure_watched(self.database, &mut report).await?;
+        }
+        if let Err(error) = setup::ensure_transcriber(self.database, &mut report).await {
+            report.warnings.push(format!("the indexes of the transcriber are not there: {}", error_line(&error)));
         }
         report.warnings.extend(lacking);
         let changes: Vec<_> = report.changes.iter().map(ToString::to_string).collect();
@@ -261,6 +282,22 @@ async fn recording(OnNats { args, nats, connect, .. }: &OnNats<RecordingArgs>) -
         }
     }
     Ok(Finding::Good)
+}
+
+/// Plays transcripts where neither NATS nor MongoDB is connected to.
+async fn play_via(command: &Command, transcripts: &[Transcript]) -> Done {
+    if let Command::Play(play) = command
+        && let Some(address) = &play.args.via
+    {
+        let print = |played: &play::PlayedSession| print_played(played, play.args.json);
+        play::via::play(&play.args, address, transcripts, Clock::start().wall().as_millis(), print).await?;
+    }
+    Ok(Finding::Good)
+}
+
+fn print_played(played: &play::PlayedSession, json: bool) -> io::Result<()> {
+    let line = if json { serde_json::to_string(played)? } else { played.to_string() };
+    writeln!(io::stdout().lock(), "{}", harmless_json(&line))
 }
 
 async fn show_summary(database: &Database, args: &ShowArgs) -> Done {

@@ -5,6 +5,7 @@
 //! | [`service`] | the service: start, loop, sockets of NATS and MongoDB, recording |
 //! | [`monitor`] | health, readiness, metrics, the status page, `status` |
 //! | [`operate`] | setup, audit, dead letters, pause |
+//! | [`transcriber`] | the service that takes segments from WebSockets and requests |
 //! | [`transcripts`] | playing transcripts, showing summaries |
 //! | [`recordings`] | publishing and watching the events of recordings |
 //! | [`traces`] | commands that read traces |
@@ -23,4 +24,5 @@ pub mod secret;
 pub mod service;
 pub mod terminal;
 pub mod traces;
+pub mod transcriber;
 pub mod transcripts;

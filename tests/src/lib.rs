@@ -51,5 +51,7 @@ pub mod restarted_processor;
 pub mod servers;
 pub mod storm;
 pub mod summary;
+pub mod transcriber;
+pub mod transcriber_by_hand;
 pub mod wait;
 pub mod world;
