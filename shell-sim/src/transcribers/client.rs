@@ -254,7 +254,7 @@ impl World<'_> {
         }
         if !it.is_done {
             let what = format!("client {client} still waits: {it:?}");
-            self.watch.broken("EverySessionEndsAndItsLastEndCountsWhatIsStored", what);
+            self.watch.broken("EverySessionEndsAndOneOfItsEndsCountsWhatIsStored", what);
         }
     }
 
