@@ -7,8 +7,8 @@ use std::{collections::VecDeque, time::Duration};
 
 use transcript_core::{Time, ids::Key};
 use transcript_transcriber::{
-    ClientFrame, Closure, ConnectionId, EffectKind, Finality, Input, Output, Reading, ServerFrame, Transcriber,
-    document::Transport,
+    ClientFrame, Closure, ConnectionId, EffectKind, Finality, Input, InstanceId, Output, Reading, ServerFrame,
+    Transcriber, document::Transport,
 };
 
 use super::{
@@ -44,7 +44,8 @@ pub(super) struct Link {
     transport: Transport,
     /// Whether the transcriber has neither closed it nor been told that it is closed.
     is_open: bool,
-    is_ready: bool,
+    /// The instance by which its client was told that it is ready.
+    ready_as: Option<InstanceId>,
     /// What has arrived while it was not read.
     held: Option<VecDeque<ClientFrame>>,
     /// When what was sent last arrives: what is sent later arrives later.
@@ -77,7 +78,7 @@ impl Link {
             key,
             transport,
             is_open: true,
-            is_ready: false,
+            ready_as: None,
             held: None,
             to_server: Time::ZERO,
             to_client: Time::ZERO,
@@ -86,10 +87,9 @@ impl Link {
 
     /// Whether a client of a session was told that it is connected, by an instance that nobody may succeed.
     pub(super) fn is_connected(&self, key: &Key, processes: &[Process], store: &SessionStore) -> bool {
-        let machine = processes.get(self.process).filter(|process| process.life == self.life);
-        let holds =
-            machine.and_then(|process| process.machine.as_ref()).is_some_and(|machine| store.holds(machine.instance()));
-        self.key == *key && self.transport == Transport::Socket && self.is_open && self.is_ready && holds
+        let process = processes.get(self.process).filter(|process| process.life == self.life);
+        let holds = process.is_some_and(Process::is_up) && self.ready_as.as_ref().is_some_and(|id| store.holds(id));
+        self.key == *key && self.transport == Transport::Socket && self.is_open && holds
     }
 }
 
@@ -219,11 +219,9 @@ impl World<'_> {
         }
         let Some(it) = self.links.get_mut(&link) else { return };
         it.is_open = false;
-        // What has arrived before the close is read before it.
-        let (held, key) = (it.held.take().unwrap_or_default(), it.key.clone());
-        for frame in held {
-            self.hand_over(link, frame);
-        }
+        // What was not read by then is lost: nobody was told that it is stored.
+        it.held = None;
+        let key = it.key.clone();
         self.handle(process, Input::Closed { connection: link, closure });
         if self.plan.bug == Some(Bug::EndsOnTheFirstClose) {
             let others: Vec<ConnectionId> =
@@ -325,7 +323,8 @@ impl World<'_> {
             }
             ServerFrame::Ready => {
                 if let Some(it) = self.links.get_mut(&link) {
-                    it.is_ready = true;
+                    let machine = self.processes.get(it.process).and_then(|process| process.machine.as_ref());
+                    it.ready_as = machine.map(|machine| machine.instance().clone());
                     self.opened.insert(it.key.clone());
                 }
                 None
