@@ -34,7 +34,7 @@ pub struct Settings {
     pub max_deliver: u64,
     /// How long one step of a job is tried again, while its server serves others, before the job is given back. While the
     /// server serves nobody, there is no end to it. Where it is shorter than twice the longest pause between two retries, an
-    /// outage of about that length is not told from a failure of the job's own.
+    /// outage of about that length is not told from a failure of a job that had failed before the outage began.
     #[serde(with = "micros")]
     pub retry_timeout: Duration,
     /// How long JetStream keeps back a job that was given back because its retry timeout was over.
@@ -113,6 +113,14 @@ impl Settings {
     /// of another processor. A window too short for all that is taken as it is.
     pub(crate) fn mark_is_fresh_for(&self) -> Duration {
         (self.duplicate_window.saturating_sub(self.answer_timeout()) / 2).max(self.request_timeout)
+    }
+
+    /// How long a message that used up its deliveries is left to a job in another process that may still work on it: all its
+    /// quiet periods, and two of the longest pauses between two retries. JetStream counts the deliveries that its own outages
+    /// cost as well, and nobody but that process knows that the job lives.
+    #[must_use]
+    pub fn others_finish_within(&self) -> Duration {
+        self.quiet_period.saturating_mul(self.settle_rounds).saturating_add(self.retry_cap.saturating_mul(2))
     }
 
     /// How long a server may serve nobody before that counts as an outage.

@@ -1,7 +1,13 @@
 //! What becomes of a call once its summary is stored.
 
 use super::{Around, Job, News, Next, Outcome, Phase, Question, Settling};
-use crate::{contract::Announcement, event::SessionEnded, input::Stored, output::Acknowledgement, settings::Settings};
+use crate::{
+    contract::Announcement,
+    event::SessionEnded,
+    input::Stored,
+    output::{Acknowledgement, Timer},
+    settings::Settings,
+};
 
 impl Job {
     /// A summary is stored: announces it, unless that was done before. What was read too long ago is read again: another
@@ -58,7 +64,16 @@ impl Job {
             // Somebody has removed it.
             (Question::News { .. }, None) => (Phase::Counting { call, settling: Settling::default() }, Next::Ask),
             (Question::Announced { .. }, Some(stored)) if is_done(stored, &call) => (Phase::Over, Next::End),
-            (Question::Announced { dead_letter }, _) => (Phase::DeadLettering { dead_letter }, Next::Ask),
+            (Question::Announced { dead_letter, until }, _) => {
+                let Around { now, settings, .. } = around;
+                let until = until.unwrap_or_else(|| now.after(settings.others_finish_within()));
+                if now >= until {
+                    return (Phase::DeadLettering { dead_letter }, Next::Ask);
+                }
+                let question = Question::Announced { dead_letter, until: Some(until) };
+                let again = until.min(now.after(settings.retry_cap));
+                (Phase::Checking { call, question }, Next::Wait(Timer::Settle, again))
+            }
         }
     }
 

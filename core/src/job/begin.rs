@@ -75,7 +75,7 @@ impl Job {
         let ended = payload.as_ref().and_then(|payload| SessionEnded::parse(&payload.0).ok());
         let (key, phase) = match ended {
             Some(call) => {
-                let question = Question::Announced { dead_letter: letter(Some(call.clone())) };
+                let question = Question::Announced { dead_letter: letter(Some(call.clone())), until: None };
                 (Some(call.session.key()), Phase::Checking { call, question })
             }
             None => (None, Phase::DeadLettering { dead_letter: letter(None) }),

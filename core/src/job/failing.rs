@@ -16,8 +16,9 @@ impl Job {
     pub(super) fn failed(&mut self, phase: Phase, failure: &Failure, around: Around<'_>) -> (Phase, Next) {
         let Around { now, served, settings, planted } = around;
         let since = *self.failing_since.get_or_insert(now);
-        let serving = phase.kind().and_then(|kind| served.since(kind, now, settings.longest_silence(), planted));
-        let tried_enough = serving.is_some_and(|serving| now.since(since.max(serving)) >= settings.retry_timeout);
+        let silence = settings.longest_silence();
+        let alone_for = phase.service().and_then(|of| served.failing_alone_for(of, since, now, silence, planted));
+        let tried_enough = alone_for.is_some_and(|span| span >= settings.retry_timeout);
         let remedy = classify(failure.kind);
         if (remedy == Remedy::TryAgain && !tried_enough) || self.must_go_on(&phase, failure.kind) {
             let pause = pause(self.stream_sequence, self.retries, settings);
@@ -37,7 +38,7 @@ impl Job {
             // It is announced: that it cannot be marked must not become a second announcement.
             Phase::Marking { news, .. } => self.done_with(news),
             Phase::Checking { call, question: Question::Covered } => self.settle(call),
-            Phase::Checking { question: Question::Announced { dead_letter }, .. } => {
+            Phase::Checking { question: Question::Announced { dead_letter, .. }, .. } => {
                 (Phase::DeadLettering { dead_letter }, Next::Ask)
             }
             Phase::Queued { call }

@@ -8,6 +8,7 @@ use crate::{
     input::Report,
     kind::EffectKind,
     output::{Acknowledgement, Done},
+    served::Service,
     settings::Settings,
     time::Time,
 };
@@ -34,6 +35,11 @@ impl Job {
         self.reply.as_ref()
     }
 
+    /// Whether it is about a message that used up its deliveries: it has no delivery, and names a message all the same.
+    pub(crate) fn is_about_exhausted(&self) -> bool {
+        self.reply.is_none() && self.stream_sequence > 0
+    }
+
     pub(crate) fn stream_sequence(&self) -> u64 {
         self.stream_sequence
     }
@@ -45,6 +51,11 @@ impl Job {
     /// The kind of effect that it has asked for, or is about to.
     pub(crate) fn kind(&self) -> Option<EffectKind> {
         self.phase.kind()
+    }
+
+    /// What it needs of a server for that.
+    pub(crate) fn service(&self) -> Option<Service> {
+        self.phase.service()
     }
 
     /// Whether it is about to ask for a page.
@@ -156,6 +167,24 @@ impl Phase {
             Self::DeadLettering { .. } => Some(EffectKind::DeadLetter),
             Self::Republishing { .. } => Some(EffectKind::Republish),
             Self::Acknowledging { .. } => Some(EffectKind::Acknowledge),
+        }
+    }
+
+    /// What the phase's effect needs of its server.
+    pub(super) fn service(&self) -> Option<Service> {
+        match self {
+            Self::Publishing { announcement, .. } => Some(Service::of_publishing(*announcement)),
+            Self::Over
+            | Self::Queued { .. }
+            | Self::Quiet { .. }
+            | Self::Counting { .. }
+            | Self::Loading { .. }
+            | Self::Saving { .. }
+            | Self::Checking { .. }
+            | Self::Marking { .. }
+            | Self::DeadLettering { .. }
+            | Self::Republishing { .. }
+            | Self::Acknowledging { .. } => self.kind().map(Service::of),
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Before its delivery a job is as little there as when it is over. It is over when it has left this table: its
 //! acknowledgement is confirmed, or it was given up and JetStream will deliver the message again. Two kinds of job have no
-//! delivery: one about a message that used up its deliveries, which becomes a dead letter unless its call is announced, and
-//! one that replaces a summary of fewer segments than its session has. They end where others acknowledge.
+//! delivery: one about a message that used up its deliveries, which becomes a dead letter unless its call is announced in
+//! good time, and one that replaces a summary of fewer segments than its session has. They end where others acknowledge.
 //!
 //! Where the table says *give up*, an effect has failed for longer than the retry timeout while effects of the same kind
 //! succeeded for others. Then the job is given back. Of the last attempt it becomes a dead letter; where JetStream has used
@@ -66,7 +66,10 @@
 //! | checking | checked | quiet | not everything is there: the call settles |
 //! | checking | checked | counting | the summary was removed |
 //! | checking | checked | publishing | it is still not announced |
-//! | checking | checked | dead-lettering | the call of used-up deliveries is not announced |
+//! | checking | checked | checking | the call of used-up deliveries is not announced yet: another process may be at work on it |
+//! | checking | quiet over | checking | is it announced by now? |
+//! | checking | drain | checking | the same, for the last time |
+//! | checking | checked | dead-lettering | it is not announced, and others had time enough |
 //! | checking | checked | acknowledging | it is announced: ack |
 //! | checking | checked | over | the same, without a delivery |
 //! | checking | failed | checking | again, after a pause |
@@ -226,8 +229,8 @@ enum Question {
     Covered,
     /// Whether it is still not announced.
     News { loaded_at: Option<Time> },
-    /// Whether it is announced, so that this dead letter is not needed.
-    Announced { dead_letter: Arc<DeadLetter> },
+    /// Whether it is announced, so that this dead letter is not needed. Until that time, a job in another process may do it.
+    Announced { dead_letter: Arc<DeadLetter>, until: Option<Time> },
 }
 
 /// What is known of a stored summary that is to be announced.
@@ -259,6 +262,7 @@ impl Job {
             (Phase::Queued { call }, Event::FirstOfKey) => self.settle(call),
             (Phase::Queued { call }, Event::Covered(outcome)) => self.covered(call, outcome),
             (Phase::Quiet { call, settling }, Event::QuietOver) => (Phase::Counting { call, settling }, Next::Ask),
+            (phase @ Phase::Checking { .. }, Event::QuietOver) => (phase, Next::Ask),
             (Phase::Counting { call, settling }, Event::Reported(Report::Counted { segments })) => {
                 counted(now, call, settling, segments, settings)
             }
@@ -319,8 +323,13 @@ impl Job {
                 | Phase::Marking { call, .. },
                 Event::GraceOver,
             ) => self.given_back(call, settings),
+            (Phase::Checking { call, question: Question::Announced { dead_letter, .. } }, Event::Drain) => {
+                let question = Question::Announced { dead_letter, until: Some(now) };
+                let next = if self.timers.is_set(Timer::Settle) { Next::Ask } else { Next::Stay };
+                (Phase::Checking { call, question }, next)
+            }
             // Better a dead letter too many than a message that is lost.
-            (Phase::Checking { question: Question::Announced { dead_letter }, .. }, Event::GraceOver) => {
+            (Phase::Checking { question: Question::Announced { dead_letter, .. }, .. }, Event::GraceOver) => {
                 (Phase::DeadLettering { dead_letter }, Next::Ask)
             }
             (
