@@ -12,7 +12,7 @@ use transcript_core::contract::{PROCESSED_SUBJECT, REVISED_SUBJECT, SEGMENTS_COL
 use transcript_tests::{
     calls::Call,
     processor::Processor,
-    proxy::{Fate, MongoProxy, MongoTraffic, NatsProxy, NatsTraffic},
+    proxy::{Fate, NatsProxy, NatsTraffic},
     servers::{Mongod, NatsOptions},
     wait::wait_until,
     world::TestWorld,

@@ -64,7 +64,7 @@ impl Property for RepeatsDelayNoOtherCall {
     }
 }
 
-/// Whether each processor always has room for all calls of the plan at the same time.
+/// Whether each processor always has room for all calls of the plan at the same time, and for one end more.
 fn has_room_for_every_call(plan: &Plan) -> bool {
     let room = |fault: &Fault| {
         if let Action::SetProcessors { max_in_flight, .. } = fault.what {
@@ -79,7 +79,7 @@ fn has_room_for_every_call(plan: &Plan) -> bool {
     let ends = || plan.calls.iter().flat_map(|call| &call.ends);
     let malformed = ends().filter(|end| matches!(end.payload, EndPayload::Malformed(_))).count();
     // All jobs together are at most four times as many.
-    let fits = plan.calls.len() + malformed <= room && ends().count() <= room.saturating_mul(4);
+    let fits = plan.calls.len() + malformed < room && ends().count() <= room.saturating_mul(4);
     fits && plan.options.max_ack_pending.is_none() && plan.chores.is_empty()
 }
 
