@@ -29,6 +29,11 @@ pub struct Settings {
     pub max_page_bytes: u64,
     /// The bytes of text above which no job but the oldest asks for another page: what summaries under way hold, and what is
     /// reserved for the pages asked for.
+    ///
+    /// With it, a process of `transcript-processor` takes at most 160 MiB, twice these bytes, and 2 KiB for each job. Whatever
+    /// the shape of the calls, the 160 MiB hold what is read and written at a time, once as bytes and once as documents: eight
+    /// [pages](Self::max_page_bytes), a command of small calls (8 MiB), one of summaries (16 MiB), two pull requests (4 MiB
+    /// each), and the program itself. One segment that is larger than a page comes on top.
     pub max_bytes_in_flight: u64,
     /// The consumer's `max_deliver`: a job of the last delivery is not given back, since nobody would get it again.
     pub max_deliver: u64,
