@@ -71,6 +71,33 @@ impl Session {
         escape_into(&mut key, &self.session_id);
         Key(key.into())
     }
+
+    /// The session of a key: what [`Self::key`] makes, read backwards.
+    ///
+    /// # Errors
+    ///
+    /// A text that is the key of no session.
+    pub fn of_key(key: &str) -> Result<Self, KeyError> {
+        let (conversation, session) = key.split_once(':').ok_or(KeyError::Parts)?;
+        if session.contains(':') {
+            return Err(KeyError::Parts);
+        }
+        Ok(Self::new(&unescaped(conversation)?, &unescaped(session)?)?)
+    }
+}
+
+/// Why a text is the key of no session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum KeyError {
+    /// It has no `:` between two ids, or several.
+    #[error("a key is conversationId:sessionId; inside an id : is written %3A and % is written %25")]
+    Parts,
+    /// A `%` that escapes nothing.
+    #[error("inside an id % is written %25; it is followed by two hexadecimal digits")]
+    Escape,
+    /// One of its ids.
+    #[error(transparent)]
+    Id(#[from] IdError),
 }
 
 /// Why an id cannot be one.
@@ -134,6 +161,18 @@ fn escape_into(key: &mut String, id: &str) {
     }
 }
 
+fn unescaped(id: &str) -> Result<String, KeyError> {
+    let mut pieces = id.split('%');
+    let mut plain = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let code = piece.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        let c = code.filter(u8::is_ascii).ok_or(KeyError::Escape)?;
+        plain.push(char::from(c));
+        plain.push_str(&piece[2..]);
+    }
+    Ok(plain)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -170,7 +209,28 @@ mod tests {
         assert_eq!(Session::new("c", &"é".repeat(129)), Err(IdError::TooLong("sessionId")));
     }
 
+    #[test]
+    fn what_is_no_key_is_told() {
+        for (text, error) in [
+            ("a", KeyError::Parts),
+            ("a:b:c", KeyError::Parts),
+            ("a%:c", KeyError::Escape),
+            ("a%3:c", KeyError::Escape),
+            ("a%é:c", KeyError::Escape),
+            ("a%FF:c", KeyError::Escape),
+            (":c", KeyError::Id(IdError::Empty("conversationId"))),
+        ] {
+            assert_eq!(Session::of_key(text), Err(error), "{text}");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn a_key_names_its_session(a in "[ab:%é \n\0]{1,4}", b in "[ab:%é \n\0]{1,4}") {
+            let session = Session::new(&a, &b).expect("ids are valid");
+            prop_assert_eq!(Session::of_key(session.key().as_str()), Ok(session));
+        }
+
         #[test]
         fn different_sessions_have_different_keys(
             a in "[ab:% \n]{1,4}", b in "[ab:% \n]{1,4}", c in "[ab:% \n]{1,4}", d in "[ab:% \n]{1,4}",

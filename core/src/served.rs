@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::{
     bug::{Bug, Planted},
     contract::Announcement,
-    failure::Failure,
+    failure::{Failure, Remedy, classify},
     kind::EffectKind,
     output::Notice,
     time::Time,
@@ -50,18 +50,20 @@ impl Service {
 }
 
 /// What succeeds, by service.
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default)]
 pub(crate) struct Served {
     services: [Record; EffectKind::ALL.len() + 1],
 }
 
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default)]
 struct Record {
     serving: Option<Serving>,
     /// When it was said last that it fails.
     said: Option<Time>,
     /// Whether it has not succeeded since then.
     fails: bool,
+    /// The first failure since the last success, of those that are the server's.
+    failing: Option<(Time, Failure)>,
 }
 
 /// A row of successes without a longer pause between two of them.
@@ -78,17 +80,29 @@ impl Served {
         let since =
             record.serving.filter(|serving| now.since(serving.last) <= pause).map_or(now, |serving| serving.since);
         record.serving = Some(Serving { since, last: now });
+        record.failing = None;
         std::mem::take(&mut record.fails).then_some(Notice::Works { kind: service.kind })
     }
 
     /// Keeps in mind that one failed; tells what is to be said of it.
     pub(crate) fn failed(&mut self, now: Time, service: Service, failure: &Failure) -> Option<Notice> {
         let record = self.services.get_mut(service.place())?;
+        if record.failing.is_none() && classify(failure.kind) == Remedy::TryAgain {
+            record.failing = Some((now, failure.clone()));
+        }
         if record.said.is_some_and(|said| now.since(said) < SAID_EVERY) {
             return None;
         }
         (record.said, record.fails) = (Some(now), true);
         Some(Notice::Failing { kind: service.kind, failure: failure.clone() })
+    }
+
+    /// The kinds that fail, since when and how, each once.
+    pub(crate) fn failing(&self) -> impl Iterator<Item = (EffectKind, Time, &Failure)> {
+        let failing = |service: Service| self.services.get(service.place())?.failing.as_ref();
+        let counts = move |service: &Service| !service.is_revision || failing(Service::of(service.kind)).is_none();
+        let all = Service::all().filter(counts);
+        all.filter_map(move |service| failing(service).map(|(since, failure)| (service.kind, *since, failure)))
     }
 
     /// For how long a job has failed since `first_failure` while effects of this service succeeded for others without a

@@ -90,9 +90,9 @@ fn a_consumer_that_is_changed_while_a_call_is_in_hand_is_followed() {
 /// MongoDB takes no writes while NATS is restarted as often as a message is delivered.
 #[test]
 fn an_advisory_about_a_call_in_hand_makes_no_dead_letter() {
-    let stop = |at_ms| at(at_ms, Action::StopServer { server: Server::Broker, outage_ms: 1_000 });
-    let faults =
-        vec![at(1_500, Action::FailWrites { span_ms: 30_000 }), stop(8_000), stop(12_000), stop(16_000), stop(20_000)];
+    // Away for longer than the ack wait.
+    let restart = |at_ms| at(at_ms, Action::KillServer { server: Server::Broker, outage_ms: 7_000, lag_ms: 0 });
+    let faults = vec![at(1_500, Action::FailWrites { span_ms: 30_000 }), restart(8_000), restart(18_000)];
     let options = Options { max_deliver: 2, ..Options::quick() };
     let plan = Plan { options, faults, bug: None, ..short_window() };
     breaks(Bug::AdvisoryBelieved, "ADeadLetterWaitsForACallInHand", &plan);

@@ -3,18 +3,22 @@
 //! | module | what a person looks for |
 //! |---|---|
 //! | [`service`] | the service: start, loop, sockets of NATS and MongoDB, recording |
-//! | [`operate`] | setup, audit, dead letters |
+//! | [`monitor`] | health, readiness, metrics, the status page, `status` |
+//! | [`operate`] | setup, audit, dead letters, pause |
 //! | [`transcripts`] | playing transcripts, showing summaries |
 //! | [`traces`] | commands that read traces |
-//! | [`cli`], [`connect`], [`logging`], [`secret`] | settings, connections, logs, passwords |
+//! | [`cli`], [`connect`], [`logging`], [`secret`], [`terminal`] | settings, connections, logs, passwords, terminals |
 
 pub mod cli;
 pub mod connect;
 pub mod error_line;
 pub mod logging;
+pub mod monitor;
 pub mod operate;
 mod private_files;
+pub mod reference;
 pub mod secret;
 pub mod service;
+pub mod terminal;
 pub mod traces;
 pub mod transcripts;

@@ -66,7 +66,11 @@ async fn build_first_version() -> Result<PathBuf, BuildError> {
 }
 
 /// Builds the simulator; `None` where this workspace has none.
-pub(crate) async fn simulator() -> Result<Option<PathBuf>, BuildError> {
+///
+/// # Errors
+///
+/// See [`build`].
+pub async fn simulator() -> Result<Option<PathBuf>, BuildError> {
     if !workspace().join("shell-sim/src/main.rs").is_file() {
         return Ok(None);
     }

@@ -121,8 +121,20 @@ impl TestWorld {
         }
     }
 
+    /// A world with this nats-server, whose database is on the mongod that this process's tests share.
+    ///
+    /// # Errors
+    ///
+    /// mongod does not start, or nats-server does not let the harness in.
+    pub async fn on(nats: NatsServer) -> Result<Self, WorldError> {
+        Self::of(TestDatabase::on(Mongod::shared().await?).await?, None, nats).await
+    }
+
     async fn with(database: TestDatabase, mongod: Option<Mongod>, options: NatsOptions) -> Result<Self, WorldError> {
-        let nats = NatsServer::start_with(options).await?;
+        Self::of(database, mongod, NatsServer::start_with(options).await?).await
+    }
+
+    async fn of(database: TestDatabase, mongod: Option<Mongod>, nats: NatsServer) -> Result<Self, WorldError> {
         let client = nats.client().await.map_err(WorldError::nats)?;
         Ok(Self { database, mongod, nats, jetstream: jetstream::new(client.clone()), client })
     }
@@ -182,10 +194,20 @@ impl TestWorld {
     /// A subcommand of the processor, told where this world's servers are.
     #[must_use]
     pub fn processor(&self, subcommand: &str) -> ProcessorCommand {
-        ProcessorCommand::new(subcommand)
-            .environment("NATS_URL", self.nats.url())
-            .environment("MONGODB_URI", self.database.uri())
-            .environment("MONGODB_DATABASE", self.database.name())
+        let servers = self.environment();
+        servers
+            .into_iter()
+            .fold(ProcessorCommand::new(subcommand), |command, (name, value)| command.environment(name, value))
+    }
+
+    /// The variables that say where the servers are.
+    #[must_use]
+    pub fn environment(&self) -> [(&'static str, String); 3] {
+        [
+            ("NATS_URL", self.nats.url().to_owned()),
+            ("MONGODB_URI", self.database.uri().to_owned()),
+            ("MONGODB_DATABASE", self.database.name().to_owned()),
+        ]
     }
 
     /// Makes the streams of the data contract, for tests that do not have the processor set them up.

@@ -15,9 +15,10 @@ use tokio::time::Instant;
 use transcript_core::ids::Session;
 use transcript_tests::{
     certificates::{Authority, Valid},
+    operator::{Operator, User},
     process_guard::Exit,
     processor::{Processor, ProcessorCommand},
-    servers::{Login, Mongod, NatsOptions},
+    servers::{Login, Mongod, NatsOptions, NatsServer},
     wait::wait_until,
     world::{StoreOf, TestWorld},
 };
@@ -227,6 +228,35 @@ async fn an_nkey_that_is_replaced_on_disk_is_used() -> Outcome {
     fs::write(&file, second.seed()?)?;
     one_call_is_done(&world, "after").await?;
     assert_eq!(processor.terminate().await?, Exit::Code(0), "{}", processor.logs());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_jwt_that_is_replaced_on_disk_is_used() -> Outcome {
+    let operator = Operator::default();
+    let [harness, first, second] = [operator.user()?, operator.user()?, operator.user()?];
+    let options = |revoked: &[&User]| {
+        Ok::<_, Box<dyn std::error::Error>>(NatsOptions { config: operator.config(revoked)?, ..NatsOptions::default() })
+    };
+    let nats = NatsServer::start_with_credentials(options(&[])?, &harness.credentials).await?;
+    let mut world = TestWorld::on(nats).await?;
+    let directory = tempfile::tempdir()?;
+    let file = directory.path().join("user.creds");
+    fs::write(&file, &first.credentials)?;
+    let processor = world.processor("run").arguments(SHORT).argument("--nats-creds").argument(&file).start().await?;
+    logged(&processor, "ready").await?;
+    one_call_is_done(&world, "before").await?;
+    // A server that keeps accounts in memory takes their JWTs when it starts.
+    world.nats.reconfigure(options(&[&first])?).await?;
+    world.nats.start_again().await?;
+    logged(&processor, "cannot connect to NATS again: the server refused the login").await?;
+    fs::write(&file, &second.credentials)?;
+    world.connect_again().await?;
+    one_call_is_done(&world, "after").await?;
+    assert_eq!(processor.terminate().await?, Exit::Code(0), "{}", processor.logs());
+    let seeds =
+        [&first, &second].map(|user| user.credentials.lines().find(|line| line.starts_with("SU")).unwrap_or("SU"));
+    assert!(!seeds.iter().any(|seed| processor.logs().contains(seed)), "{}", processor.logs());
     Ok(())
 }
 

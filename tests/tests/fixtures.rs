@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, error::Error, fs, path::PathBuf};
 
 use transcript_core::event::SessionEnded;
 use transcript_processor::{
-    cli::{Cli, Command},
+    cli::{Cli, Command, Offline},
     transcripts::source,
 };
 use transcript_tests::calls::{Call, fixture};
@@ -36,7 +36,7 @@ fn every_accepted_message_is_accepted_and_none_is_taken_for_another() -> TestRes
 fn every_transcript_is_a_call_to_the_tests_and_to_the_processor() -> TestResult {
     for file in files("transcripts")? {
         let call = Call::read(&file)?;
-        let Command::Convert(convert) =
+        let Command::Offline(Offline::Convert(convert)) =
             Cli::read(["transcript-processor".into(), "convert".into(), (&file).into()])?.command
         else {
             return Err("not convert".into());

@@ -18,7 +18,7 @@ use transcript_processor::{
     cli::{Cli, Command, RunArgs},
     operate::setup::Request,
     service::driver::Signal,
-    service::run,
+    service::run::{self, Control},
 };
 use transcript_publishing::Publisher;
 use transcript_tests::{
@@ -225,8 +225,8 @@ async fn what_the_store_refuses_becomes_a_dead_letter_at_the_first_attempt() -> 
 
 fn run_args(arguments: &[&str]) -> Result<RunArgs, Box<dyn std::error::Error>> {
     let arguments = ["transcript-processor", "run"].iter().chain(arguments).map(Into::into);
-    let Command::Run(args) = Cli::read(arguments)?.command else { return Err("it is the command `run`".into()) };
-    Ok(*args)
+    let Command::Run(run) = Cli::read(arguments)?.command else { return Err("it is the command `run`".into()) };
+    Ok(run.args)
 }
 
 /// One call that the summary step cannot take, among a thousand others.
@@ -241,7 +241,16 @@ async fn a_summary_step_that_panics_ends_one_call_and_none_beside_it() -> Outcom
     let (client, database) = (world.nats.client().await?, world.database().clone());
     let jetstream = world.jetstream.clone();
     let running = tokio::spawn(async move {
-        run::drive(client.into(), &jetstream, &database, &args, &request, core, &mut signals).await
+        run::drive(
+            client.into(),
+            &jetstream,
+            &database,
+            &args,
+            &request,
+            core,
+            Control { http: None, signals: &mut signals },
+        )
+        .await
     });
     let mut all = calls("call", 1000)?;
     all[500].segments[1].text = Bug::PANIC.to_owned();

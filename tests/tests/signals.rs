@@ -78,6 +78,61 @@ async fn it_can_be_ended_before_it_has_reached_a_server() -> Outcome {
     Ok(())
 }
 
+/// Starts the processor as process 1 of a namespace of its own, as in a container. Its pid here, and who waits for it; `None`
+/// where this machine gives users no namespaces.
+async fn as_process_1(subcommand: &str) -> Result<Option<(u32, KilledAtTheEnd)>, Box<dyn std::error::Error>> {
+    const NAMESPACE: [&str; 5] = ["--user", "--map-root-user", "--pid", "--fork", "--kill-child"];
+    let is_allowed = Command::new("unshare").args(NAMESPACE).arg("true").stderr(Stdio::null()).status();
+    if !is_allowed.is_ok_and(|status| status.success()) {
+        return Ok(None);
+    }
+    let namespace = KilledAtTheEnd(
+        Command::new("unshare")
+            .args(NAMESPACE)
+            .arg(cargo::processor(Version::default()).await?)
+            .args([subcommand, "--connect-timeout", "1h"])
+            .env("NATS_URL", format!("nats://{NOWHERE}"))
+            .env("MONGODB_URI", format!("mongodb://{NOWHERE}"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?,
+    );
+    let parent = namespace.0.id();
+    let pid = wait_until("the processor is process 1", LONG, || async {
+        let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+        let pid: u32 = children.trim().parse().map_err(|_| format!("the children are {children:?}"))?;
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(|error| error.to_string())?;
+        let inner = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
+        if inner.split_whitespace().last() == Some("1") { Ok(pid) } else { Err(status) }
+    })
+    .await?;
+    Ok(Some((pid, namespace)))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn as_process_1_of_a_container_it_can_be_ended_before_it_has_reached_a_server() -> Outcome {
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        for (subcommand, code) in [("run", 0), ("setup", 128 + signal as i32)] {
+            let Some((pid, mut namespace)) = as_process_1(subcommand).await? else {
+                eprintln!("not tested: this machine gives users no namespace of processes (unshare --user --pid)");
+                return Ok(());
+            };
+            handles_signals(pid).await?;
+            send(signal, pid)?;
+            let mut ended = None;
+            wait_until("process 1 ends", LONG, || {
+                ended = namespace.0.try_wait().ok().flatten();
+                let now = ended;
+                async move { now.map(|_| ()).ok_or("it runs") }
+            })
+            .await?;
+            assert_eq!(ended.and_then(|status| status.code()), Some(code), "{subcommand}: {signal}");
+        }
+    }
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn sighup_drains_and_nohup_prevents_that() -> Outcome {
     let world = TestWorld::start().await?;

@@ -1,6 +1,6 @@
 //! How a job begins.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::{Job, Phase, Question, Weight, failing::are_few};
 use crate::{
@@ -96,6 +96,7 @@ impl Job {
         job.attempt = delivery.attempt;
         job.began_as = delivery.attempt;
         job.reply = Some(Arc::clone(&delivery.reply));
+        job.age = delivery.received_at.since(delivery.stored_at);
         job.timers.set(Timer::Heartbeat, now.after(settings.heartbeat_interval()));
         job
     }
@@ -111,6 +112,8 @@ impl Job {
             key: None,
             delivered: now,
             received_at,
+            age: Duration::ZERO,
+            settled: None,
             ended_at: now,
             settles_at: now,
             is_repeat: false,

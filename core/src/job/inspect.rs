@@ -1,9 +1,11 @@
 //! What the processor asks about a job.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use super::{Job, Outcome, Phase, State, Weight, effect::page_bytes};
+use super::{Event, Job, Outcome, Phase, State, Weight, effect::page_bytes};
 use crate::{
+    contract::Announcement,
+    counters::{JobView, Settled},
     ids::{EffectId, Key},
     input::Report,
     kind::EffectKind,
@@ -114,6 +116,33 @@ impl Job {
                 | (Phase::Republishing { .. }, Report::Republished { .. })
                 | (Phase::Acknowledging { .. }, Report::Acknowledged)
         )
+    }
+
+    /// How long ago its end was stored; how long ago it began, for a job without a delivery.
+    pub(crate) fn age(&self, now: Time) -> Duration {
+        self.age + now.since(self.delivered)
+    }
+
+    /// What is known of it.
+    pub(crate) fn view(&self, now: Time) -> JobView {
+        let Self { id: job, attempt, retries: failures, .. } = *self;
+        JobView { job, key: self.key.clone(), state: self.state(), attempt, failures, age: self.age(now) }
+    }
+
+    /// What is to be counted of its settling, once.
+    pub(crate) fn take_settled(&mut self) -> Option<Settled> {
+        self.settled.take()
+    }
+
+    /// How long after its end was stored the first notification of its call was, where this event says that it was.
+    pub(crate) fn first_notification(&self, event: &Event, now: Time) -> Option<Duration> {
+        let is_published = matches!(event, Event::Reported(Report::Published { .. }));
+        (is_published && !self.announces_revision()).then(|| self.age(now))
+    }
+
+    /// Whether it publishes that a summary was replaced.
+    pub(crate) fn announces_revision(&self) -> bool {
+        matches!(self.phase, Phase::Publishing { announcement: Announcement::Revised { .. }, .. })
     }
 
     /// What became of its call, once that is announced.

@@ -131,7 +131,7 @@ mod inspect;
 mod loading;
 mod state;
 
-use std::{mem, sync::Arc};
+use std::{mem, sync::Arc, time::Duration};
 
 use self::loading::{Loading, Panicked};
 pub use self::state::State;
@@ -139,6 +139,7 @@ pub(crate) use self::state::{Event, Next, Outcome};
 use crate::{
     bug::Planted,
     contract::{Announcement, DeadLetter},
+    counters::Settled,
     event::SessionEnded,
     ids::{JobId, Key},
     input::{Notified, Page, Report, Stored},
@@ -176,6 +177,10 @@ pub(crate) struct Job {
     key: Option<Key>,
     delivered: Time,
     received_at: WallTime,
+    /// How long before its hand-over the event was stored.
+    age: Duration,
+    /// What is to be counted of its settling.
+    settled: Option<Settled>,
     /// When the event was stored, if that was since the start.
     ended_at: Time,
     /// When the first quiet period ends: it began when the event was stored.
@@ -245,6 +250,7 @@ struct News {
 #[derive(Debug, Default, Clone, Copy)]
 struct Settling {
     rounds: u32,
+    first: Option<u64>,
     last: Option<u64>,
 }
 
@@ -264,7 +270,7 @@ impl Job {
             (Phase::Quiet { call, settling }, Event::QuietOver) => (Phase::Counting { call, settling }, Next::Ask),
             (phase @ Phase::Checking { .. }, Event::QuietOver) => (phase, Next::Ask),
             (Phase::Counting { call, settling }, Event::Reported(Report::Counted { segments })) => {
-                counted(now, call, settling, segments, settings)
+                self.counted(now, call, settling, segments, settings)
             }
             (Phase::Loading { call, loading }, Event::Reported(Report::Loaded(page))) => self
                 .loaded(call, loading, page, around)
@@ -350,6 +356,27 @@ impl Job {
         (Phase::Quiet { call, settling: Settling::default() }, Next::Wait(Timer::Settle, self.settles_at))
     }
 
+    /// A count has come: the call has settled where it agrees with the one before, or where it was the last round.
+    fn counted(
+        &mut self,
+        now: Time,
+        call: SessionEnded,
+        settling: Settling,
+        segments: u64,
+        settings: &Settings,
+    ) -> (Phase, Next) {
+        let rounds = settling.rounds + 1;
+        let first = settling.first.unwrap_or(segments);
+        if settling.last == Some(segments) || rounds >= settings.settle_rounds {
+            let late_segments = segments.saturating_sub(first);
+            self.settled = Some(Settled { rounds, late_segments, took: now.since(self.delivered) });
+            (Phase::Loading { call, loading: Box::new(Loading::new(now, segments, settings)) }, Next::Ask)
+        } else {
+            let settling = Settling { rounds, first: Some(first), last: Some(segments) };
+            (Phase::Quiet { call, settling }, Next::Wait(Timer::Settle, now.after(settings.quiet_period)))
+        }
+    }
+
     /// An earlier job of the key is done. An end that was stored before that one loaded the segments, and announces no more
     /// than it found, has nothing to add.
     fn covered(&mut self, call: SessionEnded, outcome: Outcome) -> (Phase, Next) {
@@ -403,15 +430,5 @@ impl Job {
     /// The shell's wall clock, carried on from the delivery by the clock that never goes back.
     fn wall(&self, now: Time) -> WallTime {
         self.received_at.after(now.since(self.delivered))
-    }
-}
-
-fn counted(now: Time, call: SessionEnded, settling: Settling, segments: u64, settings: &Settings) -> (Phase, Next) {
-    let rounds = settling.rounds + 1;
-    if settling.last == Some(segments) || rounds >= settings.settle_rounds {
-        (Phase::Loading { call, loading: Box::new(Loading::new(now, segments, settings)) }, Next::Ask)
-    } else {
-        let settling = Settling { rounds, last: Some(segments) };
-        (Phase::Quiet { call, settling }, Next::Wait(Timer::Settle, now.after(settings.quiet_period)))
     }
 }

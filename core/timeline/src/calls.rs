@@ -50,6 +50,7 @@ pub(super) enum Mark {
     Failed,
     Unanswered,
     Missing,
+    Incomplete,
 }
 
 /// A call that may be drawn.
@@ -86,6 +87,7 @@ impl Mark {
             Effect::Acknowledge { acknowledgement: Acknowledgement::Nak { .. }, .. } | Effect::Republish { .. } => {
                 Some(Self::GivenBack)
             }
+            Effect::Publish { notification, .. } if !notification.complete => Some(Self::Incomplete),
             Effect::Count { .. }
             | Effect::Load { .. }
             | Effect::Save { .. }
@@ -101,7 +103,7 @@ impl Mark {
             Self::Killed | Self::DeadLetter => 8,
             Self::Redelivered | Self::GivenBack => 4,
             Self::Failed | Self::Unanswered => 2,
-            Self::Missing => 1,
+            Self::Missing | Self::Incomplete => 1,
         }
     }
 
@@ -114,6 +116,7 @@ impl Mark {
             Self::Failed => "failures",
             Self::Unanswered => "no answer",
             Self::Missing => "not told to its end",
+            Self::Incomplete => "incomplete: fewer segments than its end announced",
         }
     }
 }

@@ -28,8 +28,10 @@ pub(super) fn page(timeline: &Timeline) -> String {
     xml.open("main", &[]);
     picture(&mut xml, timeline, &layout);
     xml.open("aside", &[("class", &"details"), ("aria-label", &"Details")]);
-    let hint = "Point at a step, or reach the drawing by Tab and move with the arrow keys: what it says stands here.";
-    xml.element("p", &[("id", &"details-text"), ("dir", &"auto")], hint);
+    xml.open("p", &[("id", &"details-text"), ("dir", &"auto")]);
+    xml.element("span", &[], "Choose a step: what it says stands here.");
+    xml.element("span", &[("class", &"with-keys")], " Tab reaches the drawing, and the arrow keys move in it.");
+    xml.close("p");
     xml.close("aside");
     list(&mut xml, timeline, &layout);
     xml.close("main");

@@ -30,6 +30,10 @@ pub(super) fn diagram(timeline: &Timeline) -> String {
     for line in text::head(timeline) {
         diagram.push(format!("    note over {all}: {}", escaped(&line)));
     }
+    for call in timeline.calls.iter().filter(|call| !call.marks.is_empty()) {
+        let marks = shortened(&format!("{}: {}", call.name, call.marks.join(", ")), 4 * LONGEST);
+        diagram.push(format!("    note over {all}: {}", escaped(&marks)));
+    }
     let layout = Layout::new(timeline);
     let mut breaks = layout.breaks.iter().peekable();
     for row in layout.rows.iter().take(MOST_ROWS) {

@@ -6,13 +6,15 @@ use super::{
     layout::{ASIDE, Drawn, GUTTER, Layout, ROW, Row, Side, TIME_BELOW},
     model::{Step, StepKind, span},
     text,
-    words::{brief, shortened, units},
+    words::{brief, shortened, units, wrapped},
     xml::Xml,
 };
 
 /// The width of a drawing that stands alone, in pixels.
 const WIDTH: i32 = 960;
 const MARGIN: i32 = 16;
+/// What fits into a line above the drawing, in halves of a wide character.
+const HEADLINE: usize = 140;
 const NAMESPACE: &str = "http://www.w3.org/2000/svg";
 
 /// The drawing's own style; a page has it too.
@@ -235,8 +237,10 @@ fn headlines(timeline: &Timeline) -> Vec<String> {
     let mut lines: Vec<String> = text::head(timeline);
     if timeline.calls.len() > 1 {
         lines.extend(text::calls(timeline));
+    } else {
+        lines.extend(timeline.calls.iter().filter(|call| !call.marks.is_empty()).map(|call| call.marks.join(", ")));
     }
-    lines.iter().map(|line| shortened(line, 140)).filter(|line| units(line) > 0).collect()
+    lines.iter().flat_map(|line| wrapped(line, HEADLINE)).filter(|line| units(line) > 0).collect()
 }
 
 fn class_of_step(kind: StepKind) -> &'static str {

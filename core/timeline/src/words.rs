@@ -219,6 +219,28 @@ pub(super) fn shortened(text: &str, most: usize) -> String {
     cut
 }
 
+/// The text in lines of at most `most`, divided at spaces where there are some.
+pub(super) fn wrapped(text: &str, most: usize) -> Vec<String> {
+    let mut lines = vec![];
+    let mut line = String::new();
+    for word in visible(text).split(' ') {
+        if !line.is_empty() && units(&line) + 1 + units(word) > most {
+            lines.push(std::mem::take(&mut line));
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        for c in word.chars() {
+            if units(&line) + width(c) > most {
+                lines.push(std::mem::take(&mut line));
+            }
+            line.push(c);
+        }
+    }
+    lines.push(line);
+    lines
+}
+
 /// A name, cut to a length in its middle: names of a kind differ in their ends.
 pub(super) fn brief(name: &str, most: usize) -> String {
     let name = visible(name);
@@ -251,6 +273,13 @@ fn width(c: char) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_is_wrapped_and_loses_nothing() {
+        assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrapped("abcdefghij kl", 4), ["abcd", "efgh", "ij", "kl"]);
+        assert_eq!(wrapped("", 4), [""]);
+    }
 
     #[test]
     fn labels_are_cut_by_their_width() {

@@ -6,6 +6,7 @@ use std::{
     sync::Arc,
 };
 
+use serde::Serialize;
 use serde_json::Value;
 use thiserror::Error;
 use transcript_core::{Input, Output, Processor, SettingsError, Time, ids::JobId};
@@ -25,7 +26,8 @@ const SHOWN: usize = 12;
 const LONGEST_VALUE: usize = 200;
 
 /// A trace that a core took as it is.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Replayed {
     /// Parts.
     pub parts: u64,
@@ -63,7 +65,8 @@ pub enum Problem {
 }
 
 /// The first place where the core and the trace differ.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Error, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Difference {
     /// The line, counted from 1 over everything that was read.
     pub line: u64,
@@ -88,7 +91,7 @@ pub struct Difference {
 }
 
 /// An entry that led to a difference.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Led {
     /// The line, counted from 1 over everything that was read.
     pub line: u64,

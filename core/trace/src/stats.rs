@@ -6,6 +6,7 @@ use std::{
 };
 
 use hdrhistogram::Histogram;
+use serde::{Serialize, Serializer, ser::SerializeStruct};
 use transcript_core::{
     Acknowledgement, Effect, FailureKind, Input, Output, Report, Time,
     event::SessionEnded,
@@ -141,6 +142,54 @@ impl Stats {
         let new = || Histogram::new(DIGITS).expect("a number of digits that it can have");
         self.distributions.entry(what).or_insert_with(new).record(value).expect("it grows with its values");
     }
+}
+
+impl Serialize for Stats {
+    /// What is shown, with times in microseconds.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { parts, entries, jobs, left_out, distributions, ends } = self;
+        let distributions: Vec<_> =
+            distributions.iter().map(|(what, values)| ShownDistribution::of(*what, values)).collect();
+        let ended: Vec<_> = ends.iter().map(|(end, jobs)| ShownEnd { how: end.name(), jobs: *jobs }).collect();
+        let mut shown = serializer.serialize_struct("Stats", 6)?;
+        shown.serialize_field("parts", parts)?;
+        shown.serialize_field("entries", entries)?;
+        shown.serialize_field("jobs", jobs)?;
+        shown.serialize_field("inputsLeftOut", left_out)?;
+        shown.serialize_field("distributions", &distributions)?;
+        shown.serialize_field("ended", &ended)?;
+        shown.end()
+    }
+}
+
+/// One line of the table.
+#[derive(Serialize)]
+struct ShownDistribution {
+    what: &'static str,
+    /// `us` for microseconds; absent for a number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unit: Option<&'static str>,
+    count: u64,
+    min: u64,
+    median: u64,
+    p90: u64,
+    p99: u64,
+    max: u64,
+}
+
+impl ShownDistribution {
+    fn of(what: What, values: &Histogram<u64>) -> Self {
+        let [median, p90, p99] = QUANTILES.map(|(_, quantile)| values.value_at_quantile(quantile));
+        let unit = what.is_time().then_some("us");
+        Self { what: what.name(), unit, count: values.len(), min: values.min(), median, p90, p99, max: values.max() }
+    }
+}
+
+/// How many jobs ended so.
+#[derive(Serialize)]
+struct ShownEnd {
+    how: &'static str,
+    jobs: u64,
 }
 
 impl fmt::Display for Stats {

@@ -140,12 +140,12 @@ fn explore(cli: &Cli, args: &ExploreArgs) -> io::Result<ExitCode> {
         progress.end();
         if !cli.json {
             report::line(&format!(
-                "{:<45} {:>8} worlds {:>8.1} s  {}",
+                "{:<45} {:>8} worlds  {}",
                 family.name,
                 found.worlds,
-                lap.seconds(),
                 if found.failure.is_some() { "BROKEN" } else { "kept" }
             ))?;
+            report::timing(&format!("{:<45} {:>8.1} s", family.name, lap.seconds()));
         }
         families.push((family.name, found.worlds));
         all.add(found);
@@ -190,11 +190,11 @@ fn run_plan(cli: &Cli, args: &RunArgs, plan: &Plan) -> io::Result<ExitCode> {
         None => plan.run(recording),
         Some(path) => {
             let (outcome, trace) = plan.record(recording);
-            std::fs::write(path, trace).map_err(|error| traces::named(path, &error))?;
+            report::write_private(path, trace).map_err(|error| traces::named(path, &error))?;
             outcome
         }
     };
-    let (seconds, digest) = (watch.seconds(), outcome.digest());
+    let digest = outcome.digest();
     if !cli.json {
         let mut out = io::stdout().lock();
         if args.large.is_none() {
@@ -205,7 +205,7 @@ fn run_plan(cli: &Cli, args: &RunArgs, plan: &Plan) -> io::Result<ExitCode> {
         writeln!(
             out,
             "{} deliveries, {} summaries, {} notifications, {} revisions, {} exhausted, {} dead letters; {:.3} s of the \
-             world, {} steps, {seconds:.3} s",
+             world, {} steps",
             stats.deliveries,
             stats.summaries,
             stats.notifications,

@@ -1,9 +1,12 @@
-use transcript_core::Settings;
+use std::{path::PathBuf, time::Duration};
+
+use clap::CommandFactory;
+use transcript_core::{Settings, WallTime};
 
 use super::*;
 
 /// Reads `line` as a command line, in an environment that holds none of the variables.
-fn read(line: &str) -> Result<Cli, clap::Error> {
+fn read(line: &str) -> Result<Cli, Refusal> {
     Cli::read(std::iter::once("transcript-processor").chain(line.split_whitespace()).map(OsString::from))
 }
 
@@ -15,16 +18,17 @@ fn refusal(line: &str) -> String {
 
 fn run_args(line: &str) -> RunArgs {
     match read(line).expect("settings are good").command {
-        Command::Run(args) => *args,
+        Command::Run(run) => run.args,
         other @ (Command::Setup(_)
         | Command::Play(_)
-        | Command::Convert(_)
         | Command::Show(_)
         | Command::DeadLetters(_)
         | Command::Audit(_)
-        | Command::Replay(_)
-        | Command::Trace(_)
-        | Command::Timeline(_)) => panic!("{other:?}"),
+        | Command::Calls(_)
+        | Command::Status(_)
+        | Command::Pause(_)
+        | Command::Resume(_)
+        | Command::Offline(_)) => panic!("{other:?}"),
     }
 }
 
@@ -50,10 +54,10 @@ fn defaults_are_those_of_the_contract() {
     assert_eq!(args.jobs.settle_rounds, 5);
     assert_eq!(args.jobs.max_in_flight, 16_384);
     assert!(values.max_ack_pending >= 4 * u64::from(args.jobs.max_in_flight), "there is room for four instances");
-    let cli = read("run").unwrap();
-    assert_eq!(cli.nats.url.to_string(), "nats://127.0.0.1:4222");
-    assert_eq!(cli.mongodb.uri.to_string(), "mongodb://127.0.0.1:27017");
-    assert_eq!(cli.mongodb.database, "transcripts");
+    let Command::Run(run) = read("run").unwrap().command else { panic!("not run") };
+    assert_eq!(run.nats.url.to_string(), "nats://127.0.0.1:4222");
+    assert_eq!(run.mongodb.uri.to_string(), "mongodb://127.0.0.1:27017");
+    assert_eq!(run.mongodb.database, "transcripts");
 }
 
 #[test]
@@ -61,10 +65,10 @@ fn defaults_are_those_of_the_core() {
     assert_eq!(crate::service::run::core_settings(&run_args("run"), &StreamValues::default()), Settings::default());
 }
 
-/// A setting of the README's table: its flag, its variable, and its default where that is a value.
-fn settings_of_the_readme() -> Vec<(String, String, Option<String>)> {
+/// A setting of the manual's table: its flag, its variable, and its default where that is a value.
+fn settings_of_the_manual() -> Vec<(String, String, Option<String>)> {
     let code = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
-    let readme = include_str!("../../../README.md");
+    let readme = include_str!("../../README.md");
     let table = readme.lines().skip_while(|line| !line.starts_with("| flag | environment | default |"));
     let rows = table.skip(2).take_while(|line| line.starts_with('|'));
     rows.flat_map(|row| {
@@ -80,7 +84,7 @@ fn settings_of_the_readme() -> Vec<(String, String, Option<String>)> {
 }
 
 #[test]
-fn the_readme_has_every_setting_of_the_service_and_its_default() {
+fn the_manual_has_every_setting_of_the_service_and_its_default() {
     let mut command = Cli::command();
     let run = command.find_subcommand_mut("run").expect("the service is a command");
     let in_help: Vec<_> = run
@@ -93,7 +97,7 @@ fn the_readme_has_every_setting_of_the_service_and_its_default() {
         })
         .collect();
     assert!(in_help.len() > 20, "the settings were found: {in_help:?}");
-    let mut in_readme = settings_of_the_readme();
+    let mut in_readme = settings_of_the_manual();
     let mut of_streams = "run".to_owned();
     for (flag, variable, default, help) in &in_help {
         let place = in_readme.iter().position(|(listed, ..)| listed == flag);
@@ -123,15 +127,131 @@ fn the_readme_has_every_setting_of_the_service_and_its_default() {
         max_ack_pending: 0,
     };
     assert_eq!(run_args(&of_streams).stream.or(others), StreamValues::default(), "{of_streams}");
-    assert_eq!(in_readme, [], "the README has settings that are not there");
+    assert_eq!(in_readme, [], "the manual has settings that are not there");
+}
+
+/// Every command with what leads to it, such as `dead-letters list`.
+fn leaves(command: &clap::Command, path: &str) -> Vec<(String, clap::Command)> {
+    let subcommands: Vec<_> = command.get_subcommands().filter(|inner| inner.get_name() != "help").collect();
+    if subcommands.is_empty() {
+        return vec![(path.trim().to_owned(), command.clone())];
+    }
+    subcommands.into_iter().flat_map(|inner| leaves(inner, &format!("{path} {}", inner.get_name()))).collect()
+}
+
+fn help(path: &str) -> String {
+    let error = read(&format!("{path} --help")).expect_err("help is asked for");
+    assert_eq!(error.exit_code(), 0, "{error}");
+    error.to_string()
 }
 
 #[test]
-fn servers_can_be_named_before_and_after_the_command() {
-    for line in ["--nats-url nats://a --mongodb-database d setup", "setup --nats-url nats://a --mongodb-database d"] {
-        let cli = read(line).unwrap();
-        assert_eq!((cli.nats.url.to_string().as_str(), cli.mongodb.database.as_str()), ("nats://a", "d"));
+fn help_has_the_options_of_its_command_in_groups_and_examples_that_can_be_read() {
+    let mut definition = definition();
+    definition.build();
+    for (path, _) in leaves(&definition, "") {
+        let help = help(&path);
+        let offline = ["convert", "replay", "trace", "timeline", "completions", "man"].contains(&path.as_str());
+        let has = |option: &str| help.contains(option);
+        assert_eq!(has("--nats-url"), !offline && path != "show", "{path}: {help}");
+        assert_eq!(has("--mongodb-uri"), !offline, "{path}: {help}");
+        assert_eq!(has("Servers:"), !offline, "{path}: {help}");
+        assert_eq!(has("--log-format"), !offline, "{path}: {help}");
+        assert_eq!(has("--login-timeout"), path == "run", "{path}: {help}");
+        assert!(help.lines().all(|line| line.chars().count() <= 120), "{path}: {help}");
+        let usage = help.lines().find(|line| line.starts_with("Usage: ")).unwrap_or_default();
+        assert!(usage.starts_with(&format!("Usage: transcript-processor {path}")), "{usage}");
+        let (_, examples) = help.split_once("Examples:\n").unwrap_or_else(|| panic!("{path} has no example: {help}"));
+        for example in examples.lines().filter(|line| !line.trim().is_empty()) {
+            let line = example.trim().strip_prefix("transcript-processor ");
+            let line = line.unwrap_or_else(|| panic!("{example:?} is no command: {help}"));
+            assert!(line.starts_with(&path), "{path}: {line}");
+            read(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
     }
+    let trace = help("trace");
+    assert!(trace.lines().count() < 50, "{trace}");
+    for topic in ["Exit codes:", "Examples:", "Commands:"] {
+        assert!(help("").contains(topic), "{topic}");
+    }
+}
+
+#[test]
+fn every_command_has_the_name_of_the_program_in_its_version() {
+    for path in ["", "run", "trace", "dead-letters list"] {
+        let version = read(&format!("{path} -V")).expect_err("the version is asked for").to_string();
+        assert_eq!(version, concat!("transcript-processor ", env!("CARGO_PKG_VERSION"), "\n"));
+    }
+}
+
+#[test]
+fn wrong_usage_is_told_with_the_usage_of_its_command() {
+    for (line, usage) in [
+        ("run --max-ack-pending 1", "run [OPTIONS]"),
+        ("run --ack-wait x", "run [OPTIONS]"),
+        ("dead-letters redrive", "dead-letters redrive [OPTIONS] [SEQ]..."),
+        ("timeline t -o a.png", "timeline [OPTIONS] <TRACE>..."),
+        ("show a:b:c", "show [OPTIONS] <CALL>..."),
+        ("trace --session s", "trace [OPTIONS] <TRACE>..."),
+    ] {
+        let message = refusal(line);
+        assert!(message.contains(&format!("Usage: transcript-processor {usage}\n")), "{line}: {message}");
+    }
+}
+
+#[test]
+fn options_come_behind_their_command() {
+    let message = refusal("--nats-url nats://a setup");
+    assert!(message.contains("behind it: transcript-processor run --nats-url …"), "{message}");
+    let Command::Setup(setup) = read("setup --nats-url nats://a --mongodb-database d").unwrap().command else {
+        panic!("not setup")
+    };
+    assert_eq!((setup.nats.url.to_string().as_str(), setup.mongodb.database.as_str()), ("nats://a", "d"));
+    for line in ["replay t --nats-url nats://a", "convert f --mongodb-uri mongodb://a", "show c s --nats-url nats://a"]
+    {
+        refusal(line);
+    }
+}
+
+#[test]
+fn what_has_no_effect_is_refused() {
+    for (line, told) in [
+        ("run --record-content", "--record-content has no effect without --record: give both or none"),
+        ("run --record-keep 1GiB", "--record-keep has no effect without --record"),
+        ("run --revise-every 1s", "--revise-every has no effect without --revise"),
+        ("run --revise-within 1s", "--revise-within has no effect without --revise"),
+    ] {
+        assert!(refusal(line).contains(told), "{line}");
+    }
+    for line in ["run --record d --record-content", "run --revise --revise-every 1s", "run"] {
+        assert_eq!(read(line).unwrap().warnings, [] as [String; 0], "{line}");
+    }
+}
+
+#[test]
+fn a_database_in_the_connection_string_is_not_passed_over() {
+    let message = refusal("run --mongodb-uri mongodb://ann:hunter2@h/calls");
+    assert!(message.contains("names the database \"calls\"") && message.contains("--mongodb-database"), "{message}");
+    assert!(!message.contains("hunter2"), "{message}");
+    assert!(read("run --mongodb-uri mongodb://h/calls --mongodb-database calls").is_ok());
+    assert!(read("run --mongodb-uri mongodb://h/?replicaSet=rs").is_ok());
+}
+
+#[test]
+fn misspelt_variables_are_found_and_those_of_kubernetes_are_not() {
+    let names = [
+        "TRANSCRIPT_QUIET_PERIOD",
+        "TRANSCRIPT_QUITE_PERIOD",
+        "TRANSCRIPT_PROCESSOR_SERVICE_HOST",
+        "TRANSCRIPT_LOG",
+        "TRANSCRIPT_PROCESSOR_SERVICE_PORT_HTTP",
+        "TRANSCRIPT_PROCESSOR_PORT",
+        "TRANSCRIPT_PROCESSOR_PORT_80_TCP_ADDR",
+        "TRANSCRIPT_TESTS_SEED",
+        "HOME",
+        "NATS_SOMETHING",
+    ];
+    assert_eq!(definition::unknown_variables(names.map(OsString::from)), ["TRANSCRIPT_QUITE_PERIOD"]);
 }
 
 #[test]
@@ -188,7 +308,7 @@ fn settings_that_contradict_each_other_are_refused() {
     assert!(message.contains("--retry-base 2s is more than --retry-cap 1s"), "{message}");
     let message = refusal("run --record d --record-max-size 20MiB --record-keep 39MiB");
     assert!(message.contains("--record-keep 39.0 MiB is less than twice --record-max-size 20.0 MiB"), "{message}");
-    assert!(read("run --record-max-size 20MiB --record-keep 40MiB").is_ok());
+    assert!(read("run --record d --record-max-size 20MiB --record-keep 40MiB").is_ok());
     let message = refusal("setup --nats-creds a --nats-nkey b");
     assert!(message.contains("--nats-creds and --nats-nkey exclude each other"), "{message}");
     let message = refusal("setup --nats-url nats://ann:x@a --nats-creds b");
@@ -197,9 +317,9 @@ fn settings_that_contradict_each_other_are_refused() {
     assert!(message.contains("the addresses name different users"), "{message}");
     let message = refusal("setup --nats-user ann");
     assert!(message.contains("--nats-user is given without --nats-password"), "{message}");
-    let message = refusal("--nats-tls-key k setup");
+    let message = refusal("setup --nats-tls-key k");
     assert!(message.contains("--nats-tls-key is given without --nats-tls-cert"), "{message}");
-    assert!(read("--nats-tls-key k setup --nats-tls-cert c").is_ok());
+    assert!(read("setup --nats-tls-key k --nats-tls-cert c").is_ok());
 }
 
 #[test]
@@ -220,6 +340,7 @@ fn play_and_show_read_their_arguments() {
     let Command::Play(play) = read("play a b --speed 1.5 --late 2 --lose 1 --repeat-end").unwrap().command else {
         panic!("not play")
     };
+    let play = play.args;
     assert_eq!((play.source.files.len(), play.late, play.lose, play.repeat_end), (2, 2, 1, true));
     assert!((play.speed - 1.5).abs() < f64::EPSILON);
     for speed in ["-1", "NaN", "inf", "10001"] {
@@ -230,34 +351,53 @@ fn play_and_show_read_their_arguments() {
     assert!(refusal("convert - -").contains("can be read once only"));
     let refused = refusal("convert a --format vtt");
     assert!(refused.contains("webvtt, srt, whisper"), "{refused}");
-    let Command::Convert(convert) = read("convert a - --format srt --keep-going --labels one-cue").unwrap().command
+    let Command::Offline(Offline::Convert(convert)) =
+        read("convert a - --format srt --keep-going --labels one-cue").unwrap().command
     else {
         panic!("not convert")
     };
     assert_eq!((convert.cues, convert.source.format), (CuesArg::Keep, Some(transcript_formats::Format::Srt)));
     assert!(refusal(&format!("show c {}", "s".repeat(257))).contains("sessionId is longer than 256 bytes"));
-    assert!(read("show c s --json").is_ok());
+    let shown = |line: &str| match read(line).unwrap().command {
+        Command::Show(show) => show.args.call.session().unwrap(),
+        other @ (Command::Run(_)
+        | Command::Setup(_)
+        | Command::Play(_)
+        | Command::DeadLetters(_)
+        | Command::Audit(_)
+        | Command::Calls(_)
+        | Command::Status(_)
+        | Command::Pause(_)
+        | Command::Resume(_)
+        | Command::Offline(_)) => panic!("{other:?}"),
+    };
+    let session = transcript_core::ids::Session::new("c:d", "s").unwrap();
+    assert_eq!([shown("show c:d s --json"), shown("show c%3Ad:s")], [session.clone(), session]);
+    assert!(refusal("show c:d:s").contains("\"c:d:s\" is no key of a call"));
 }
 
 #[test]
 fn dead_letters_are_named_by_their_places_or_all() {
     let redrive = |line: &str| match read(line).expect("settings are good").command {
-        Command::DeadLetters(DeadLettersArgs { command: DeadLettersCommand::Redrive { sequences, all, json, .. } }) => {
-            (sequences, all, json)
+        Command::DeadLetters(DeadLettersArgs { command: DeadLettersCommand::Redrive(redrive) }) => {
+            (redrive.args.which(), redrive.args.json)
         }
         other @ (Command::Run(_)
         | Command::Setup(_)
         | Command::Play(_)
-        | Command::Convert(_)
         | Command::Show(_)
         | Command::DeadLetters(_)
         | Command::Audit(_)
-        | Command::Replay(_)
-        | Command::Trace(_)
-        | Command::Timeline(_)) => panic!("{other:?}"),
+        | Command::Calls(_)
+        | Command::Status(_)
+        | Command::Pause(_)
+        | Command::Resume(_)
+        | Command::Offline(_)) => panic!("{other:?}"),
     };
-    assert_eq!(redrive("dead-letters redrive 7 9 --json"), (vec![7, 9], false, true));
-    assert_eq!(redrive("dead-letters redrive --all"), (vec![], true, false));
+    assert_eq!(redrive("dead-letters redrive 7 9 --json"), (Which::These(vec![7, 9]), true));
+    assert_eq!(redrive("dead-letters redrive --all"), (Which::AllOpen, false));
+    let message = refusal("dead-letters redrive");
+    assert!(message.contains("their places SEQ …, or --all that are open"), "{message}");
     for line in [
         "dead-letters",
         "dead-letters redrive",
@@ -280,6 +420,7 @@ fn audit_reads_its_arguments() {
     let Command::Audit(audit) = read("audit --since 7d --repair --json").expect("settings are good").command else {
         panic!("not audit")
     };
+    let audit = audit.args;
     let now = WallTime::from_millis(7 * 86_400_000 + 5);
     assert_eq!(audit.since.map(|since| since.moment(now)), Some(WallTime::from_millis(5)));
     let week = Some(Since::Ago(Duration::from_secs(7 * 86_400)));
@@ -289,19 +430,29 @@ fn audit_reads_its_arguments() {
 
 #[test]
 fn commands_on_traces_read_their_arguments() {
-    let Command::Trace(trace) = read("trace a - --session s --conversation c -o f").unwrap().command else {
+    let Command::Offline(Offline::Trace(trace)) = read("trace a - --session s --conversation c -o f").unwrap().command
+    else {
         panic!("not trace")
     };
     assert_eq!(trace.traces.paths, [PathBuf::from("a"), PathBuf::from("-")]);
-    assert_eq!((trace.session.as_deref(), trace.conversation.as_deref()), (Some("s"), Some("c")));
+    let wanted = trace.call.wanted().unwrap().expect("a call is wanted");
+    assert_eq!((wanted.session_id.as_str(), wanted.conversation_id.as_deref()), ("s", Some("c")));
+    let Command::Offline(Offline::Trace(trace)) = read("trace a --call c:s").unwrap().command else {
+        panic!("not trace")
+    };
+    assert_eq!(trace.call.wanted().unwrap(), Some(wanted));
     for (line, drawing) in [
         ("--mermaid", Drawing::Mermaid),
         ("-o a.html", Drawing::Html),
         ("-o a.b.svg", Drawing::Svg),
         ("-o a.mmd --session s --conversation c", Drawing::Mermaid),
         ("-o a.txt", Drawing::Text),
+        ("-o A.HTML", Drawing::Html),
+        ("-o a.png --format svg", Drawing::Svg),
+        ("--format html --call c:s", Drawing::Html),
+        ("", Drawing::Text),
     ] {
-        let Command::Timeline(timeline) = read(&format!("timeline t {line}")).unwrap().command else {
+        let Command::Offline(Offline::Timeline(timeline)) = read(&format!("timeline t {line}")).unwrap().command else {
             panic!("not timeline")
         };
         assert_eq!(timeline.drawing(), Ok(drawing));
@@ -315,7 +466,9 @@ fn commands_on_traces_read_their_arguments() {
         "trace a --conversation c",
         "trace a -o f",
         "trace a --session=",
-        "timeline a",
+        "trace a --call c",
+        "trace a --call c:s --session s",
+        "timeline a --call c:s:t",
         "timeline a --mermaid -o b.html",
         "timeline a --mermaid --conversation c",
     ] {

@@ -13,6 +13,11 @@ use std::{
 
 use tracing_subscriber::fmt::MakeWriter;
 
+use crate::{
+    cli::LogFormat,
+    terminal::{harmless, harmless_json},
+};
+
 /// How long whoever ends the process waits for a line to be written. A stderr that takes none for so long is not read.
 const STUCK: Duration = Duration::from_millis(500);
 /// How often that is repeated while lines are written. Then what is left is lost: the process ends.
@@ -30,6 +35,7 @@ pub(super) struct Bounds {
 pub struct Lines {
     queue: Arc<Queue>,
     bounds: Bounds,
+    format: LogFormat,
 }
 
 #[derive(Debug, Default)]
@@ -56,6 +62,7 @@ impl Lines {
     pub(super) fn start(
         out: impl Write + Send + 'static,
         bounds: Bounds,
+        format: LogFormat,
         report: impl Fn(u64) + Send + 'static,
     ) -> Self {
         let queue = Arc::new(Queue::default());
@@ -64,7 +71,7 @@ impl Lines {
             .name("log".to_owned())
             .spawn(move || of_thread.write_to(out, report))
             .expect("the system gives a thread at the start");
-        Self { queue, bounds }
+        Self { queue, bounds, format }
     }
 
     /// Takes a line, or drops it where there is no room.
@@ -144,7 +151,7 @@ pub struct Line<'a>(&'a Lines);
 impl io::Write for Line<'_> {
     /// The layer writes each line in one piece (tracing-subscriber 0.3, `fmt_layer.rs`, `on_event`).
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.0.put(line.to_vec());
+        self.0.put(harmless_line(line, self.0.format).into_bytes());
         Ok(line.len())
     }
 
@@ -158,6 +165,24 @@ impl<'a> MakeWriter<'a> for Lines {
 
     fn make_writer(&'a self) -> Line<'a> {
         Line(self)
+    }
+}
+
+/// The line without what a terminal would obey, and in one piece, so that no text in it can look like a line of its own. The
+/// escape sequences of colours stay: tracing-subscriber escapes those of the texts (0.3.20 and later, `EscapeGuard`).
+fn harmless_line(line: &[u8], format: LogFormat) -> String {
+    const ESCAPE: char = '\u{1b}';
+    let text = String::from_utf8_lossy(line);
+    match (format, text.strip_suffix('\n').unwrap_or(&text)) {
+        (LogFormat::Json, text) => harmless_json(text) + "\n",
+        (LogFormat::Plain, text) => {
+            let is_colour = |c: char| c == ESCAPE;
+            let pieces = text.split_inclusive(is_colour).map(|piece| match piece.strip_suffix(ESCAPE) {
+                Some(piece) => harmless(piece) + "\u{1b}",
+                None => harmless(piece),
+            });
+            pieces.collect::<String>() + "\n"
+        }
     }
 }
 
@@ -189,7 +214,8 @@ mod tests {
     fn a_reader_that_does_not_read_stops_nobody_and_is_told_what_it_missed() {
         let ((let_one, open), (taken, lines_out), (tell, told)) = (channel(), channel(), channel());
         let bounds = Bounds { lines: 4, bytes: 1 << 10 };
-        let lines = Lines::start(Gate { open, taken }, bounds, move |dropped| tell.send(dropped).unwrap());
+        let lines =
+            Lines::start(Gate { open, taken }, bounds, LogFormat::Plain, move |dropped| tell.send(dropped).unwrap());
         lines.put(b"first".to_vec());
         // The thread has taken it and is stuck.
         while !lines.queue.waiting().is_writing {
@@ -211,11 +237,22 @@ mod tests {
     #[test]
     fn bytes_are_bounded_too() {
         let ((_let_one, open), (taken, _lines_out)) = (channel(), channel());
-        let lines = Lines::start(Gate { open, taken }, Bounds { lines: 100, bytes: 10 }, |_| {});
+        let lines = Lines::start(Gate { open, taken }, Bounds { lines: 100, bytes: 10 }, LogFormat::Plain, |_| {});
         for _ in 0..3 {
             lines.put(b"1234".to_vec());
         }
         let waiting = lines.queue.waiting();
         assert_eq!((waiting.bytes, waiting.dropped), (8, 1));
+    }
+
+    #[test]
+    fn a_line_is_one_line_and_moves_no_terminal() {
+        let plain = |line: &str| harmless_line(line.as_bytes(), LogFormat::Plain);
+        assert_eq!(
+            plain("\u{1b}[32mINFO\u{1b}[0m a\nb\u{202e}c\u{9b}\n"),
+            "\u{1b}[32mINFO\u{1b}[0m a b\u{fffd}c\u{fffd}\n"
+        );
+        let json = harmless_line("{\"a\":\"\u{202e}\"}\n".as_bytes(), LogFormat::Json);
+        assert_eq!(json, "{\"a\":\"\\u202e\"}\n");
     }
 }

@@ -10,10 +10,12 @@
 mod lines;
 
 use std::{
-    io::{self, IsTerminal},
+    io,
     sync::OnceLock,
+    time::{Duration, UNIX_EPOCH},
 };
 
+use serde_json::json;
 use tracing::{Level, Metadata, level_filters::LevelFilter};
 use tracing_subscriber::{
     EnvFilter, Layer, Registry,
@@ -22,13 +24,21 @@ use tracing_subscriber::{
     util::{SubscriberInitExt, TryInitError},
 };
 
+use transcript_core::WallTime;
+
 use self::lines::Bounds;
 pub use self::lines::Lines;
-use crate::cli::{LogArgs, LogFormat};
+use crate::{
+    cli::{LogArgs, LogFormat},
+    service::clock::Clock,
+    terminal::{self, harmless_json, harmless_lines},
+};
 
 /// What waits to be written at most.
 const BOUNDS: Bounds = Bounds { lines: 1 << 14, bytes: 4 << 20 };
 
+/// How this process writes them.
+static FORMAT: OnceLock<LogFormat> = OnceLock::new();
 /// The lines of this process.
 static LINES: OnceLock<Lines> = OnceLock::new();
 
@@ -42,11 +52,11 @@ static LINES: OnceLock<Lines> = OnceLock::new();
 ///
 /// If the filter is none: the command line lets no such filter through. If the system gives no thread.
 pub fn init(args: &LogArgs) -> Result<(), TryInitError> {
-    let filter = EnvFilter::try_new(&args.filter).expect("the filter was checked when the command line was read");
-    let lines = LINES.get_or_init(|| Lines::start(io::stderr(), BOUNDS, log_dropped)).clone();
+    let filter = EnvFilter::try_new(args.filter()).expect("the filter was checked when the command line was read");
+    let lines = lines(args.format);
     let layer: Box<dyn Layer<Registry> + Send + Sync> = match args.format {
         LogFormat::Plain => {
-            tracing_subscriber::fmt::layer().with_writer(lines).with_ansi(io::stderr().is_terminal()).boxed()
+            tracing_subscriber::fmt::layer().with_writer(lines).with_ansi(terminal::is_coloured()).boxed()
         }
         LogFormat::Json => tracing_subscriber::fmt::layer().json().flatten_event(true).with_writer(lines).boxed(),
     };
@@ -55,12 +65,45 @@ pub fn init(args: &LogArgs) -> Result<(), TryInitError> {
     tracing_subscriber::registry().with(layer.with_filter(filter).with_filter(shown)).try_init()
 }
 
-/// Writes a line that is no log line to stderr, behind what was logged; waits for both, but not for a stderr that nobody
-/// reads.
-pub fn report(line: &str) {
-    let lines = LINES.get_or_init(|| Lines::start(io::stderr(), BOUNDS, log_dropped));
-    lines.put(format!("{line}\n").into_bytes());
+/// Says on stderr, behind what was logged, why the command failed; waits until that is written, but not for a stderr that
+/// nobody reads.
+pub fn error(text: &str) {
+    say(Level::ERROR, text, FORMAT.get().copied().unwrap_or_default());
+}
+
+/// The same for what need not stop anybody.
+pub fn warning(text: &str) {
+    say(Level::WARN, text, FORMAT.get().copied().unwrap_or_default());
+}
+
+/// The same for a command that did not come far enough to start logging.
+pub fn error_before_the_start(text: &str, format: LogFormat) {
+    say(Level::ERROR, text, format);
+}
+
+fn say(level: Level, text: &str, format: LogFormat) {
+    let line = match (format, level) {
+        (LogFormat::Json, level) => json_line(level, text, Clock::start().wall()),
+        (LogFormat::Plain, Level::ERROR) => format!("error: {}\n", harmless_lines(text)),
+        (LogFormat::Plain, _) => format!("warning: {}\n", harmless_lines(text)),
+    };
+    let lines = lines(format);
+    lines.put(line.into_bytes());
     lines.flush();
+}
+
+/// In the form that `tracing-subscriber` gives to events.
+fn json_line(level: Level, text: &str, now: WallTime) -> String {
+    let since_epoch = Duration::from_millis(u64::try_from(now.as_millis()).unwrap_or(0));
+    let timestamp = humantime::format_rfc3339_micros(UNIX_EPOCH + since_epoch).to_string();
+    let target = env!("CARGO_CRATE_NAME");
+    let line = json!({ "timestamp": timestamp, "level": level.as_str(), "message": text, "target": target });
+    harmless_json(&line.to_string()) + "\n"
+}
+
+fn lines(format: LogFormat) -> Lines {
+    let format = *FORMAT.get_or_init(|| format);
+    LINES.get_or_init(|| Lines::start(io::stderr(), BOUNDS, format, log_dropped)).clone()
 }
 
 /// Waits until what was logged is written, but not for a stderr that nobody reads.
@@ -122,6 +165,19 @@ mod tests {
             tracing::info!(target: "transcript_processor", "ours at info");
         });
         String::from_utf8(written.0.lock().unwrap().clone()).unwrap()
+    }
+
+    #[test]
+    fn what_is_no_event_has_the_form_of_one() {
+        let line = json_line(Level::ERROR, "no \u{9b}way\nout", WallTime::from_millis(0));
+        assert_eq!(line.matches('\n').count(), 1, "{line}");
+        let value: serde_json::Value = serde_json::from_str(&line).unwrap();
+        let expected = json!({
+            "timestamp": "1970-01-01T00:00:00.000000Z", "level": "ERROR", "message": "no \u{9b}way\nout",
+            "target": "transcript_processor",
+        });
+        assert_eq!(value, expected);
+        assert!(!line.contains('\u{9b}'), "{line}");
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub fn listen(first: First) -> io::Result<mpsc::UnboundedReceiver<Signal>> {
             sender.send(Signal::Drain).ok();
         }
         if come.next().is_some() {
-            logging::report("error: stopped at once by a second signal: the jobs under way are left to redelivery");
+            logging::error("stopped at once by a second signal: the jobs under way are left to redelivery");
             low_level::exit(STOPPED);
         }
     })?;

@@ -2,25 +2,34 @@
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
+use serde::Serialize;
 use transcript_core::{
     Acknowledgement, Effect, Input, Output, Time, WallTime,
     event::SessionEnded,
-    ids::{JobId, Session},
+    ids::{JobId, Key, Session},
 };
 use transcript_trace::{Line, ProcessHeader, ProcessLine, Processes, ReadError, Said};
 
 use super::list::moment;
+use crate::terminal::harmless;
 
 /// What became of a call.
-struct Call {
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Call {
+    /// What the call is known by.
+    key: Key,
+    #[serde(flatten)]
+    session: Session,
+    /// Milliseconds since the Unix epoch.
     delivered_at: WallTime,
     deliveries: u64,
     jobs: u64,
     last: &'static str,
 }
 
-/// A line for each call, in the order of their first deliveries.
-pub(super) fn calls(lines: impl Iterator<Item = Result<Line, ReadError>>) -> Result<String, ReadError> {
+/// The calls, in the order of their first deliveries.
+pub(super) fn calls(lines: impl Iterator<Item = Result<Line, ReadError>>) -> Result<Vec<Call>, ReadError> {
     let mut calls: BTreeMap<Session, Call> = BTreeMap::new();
     let mut jobs: BTreeMap<JobId, Session> = BTreeMap::new();
     let (mut started_at, mut at) = (WallTime::from_millis(0), Time::ZERO);
@@ -43,7 +52,9 @@ pub(super) fn calls(lines: impl Iterator<Item = Result<Line, ReadError>>) -> Res
             Said::In(Input::Delivered(delivery)) => {
                 let Ok(SessionEnded { session, .. }) = SessionEnded::parse(&delivery.payload.0) else { continue };
                 let delivered_at = started_at.after(at.since(Time::ZERO));
-                let call = calls.entry(session.clone()).or_insert(Call {
+                let call = calls.entry(session.clone()).or_insert_with(|| Call {
+                    key: session.key(),
+                    session: session.clone(),
                     delivered_at,
                     deliveries: 0,
                     jobs: 0,
@@ -65,17 +76,19 @@ pub(super) fn calls(lines: impl Iterator<Item = Result<Line, ReadError>>) -> Res
             Said::In(_) | Said::Out(_) | Said::LeftOut(_) | Said::Note(_) => {}
         }
     }
-    let mut calls: Vec<_> = calls.into_iter().collect();
-    calls.sort_by_key(|(_, call)| call.delivered_at);
-    let mut text =
-        format!("{:<20}  {:>10}  {:>4}  {:<15}  conversation, session\n", "delivered", "deliveries", "jobs", "last");
-    for (session, Call { delivered_at, deliveries, jobs, last }) in calls {
-        let Session { conversation_id, session_id } = session;
-        let delivered = moment(delivered_at);
-        text +=
-            &format!("{delivered:<20}  {deliveries:>10}  {jobs:>4}  {last:<15}  {conversation_id:?}, {session_id:?}\n");
+    let mut calls: Vec<_> = calls.into_values().collect();
+    calls.sort_by_key(|call| call.delivered_at);
+    Ok(calls)
+}
+
+/// A line for each call.
+pub(super) fn table(calls: &[Call]) -> String {
+    let mut text = format!("{:<20}  {:>10}  {:>4}  {:<15}  call\n", "delivered", "deliveries", "jobs", "last");
+    for Call { key, delivered_at, deliveries, jobs, last, .. } in calls {
+        let delivered = moment(*delivered_at);
+        text += &format!("{delivered:<20}  {deliveries:>10}  {jobs:>4}  {last:<15}  {}\n", harmless(key.as_str()));
     }
-    Ok(text)
+    text
 }
 
 /// What an effect makes of a call, in a word.
@@ -107,14 +120,14 @@ mod tests {
     fn calls_of(trace: &str) -> Vec<String> {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/traces").join(trace);
         let lines = Reader::new(BufReader::new(File::open(path).expect("the fixture is there")));
-        let text = calls(lines).expect("it can be read");
+        let text = table(&calls(lines).expect("it can be read"));
         text.lines().skip(1).map(|line| line.split_whitespace().skip(1).collect::<Vec<_>>().join(" ")).collect()
     }
 
     #[test]
     fn each_call_has_its_line() {
-        assert_eq!(calls_of("plain-call.jsonl"), [r#"1 1 done "olive-oil", "2024-11-05""#]);
-        assert_eq!(calls_of("killed-after-notify.jsonl"), [r#"2 2 done "conversation", "killed""#]);
+        assert_eq!(calls_of("plain-call.jsonl"), ["1 1 done olive-oil:2024-11-05"]);
+        assert_eq!(calls_of("killed-after-notify.jsonl"), ["2 2 done conversation:killed"]);
         assert_eq!(calls_of("mongodb-away.jsonl").len(), 2);
         let few = calls_of("rollout-of-few-attempts.jsonl");
         assert!(few.iter().any(|call| call.starts_with("2 2 done")), "{few:?}");

@@ -2,31 +2,37 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
+use serde::Serialize;
 use transcript_core::{Input, Time, WallTime, ids::JobId};
 use transcript_trace::{Content, Header, Line, ReadError, Said, TraceFiles};
 
 /// What is in one part of a file.
-struct ListedPart {
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ListedPart {
     file: String,
     header: Header,
     entries: u64,
     jobs: u64,
+    #[serde(skip)]
     newest: Option<JobId>,
+    /// Microseconds since its processor started.
     from: Option<Time>,
+    /// The same.
     to: Time,
     left_out: u64,
 }
 
-/// Two lines for each part.
-pub(super) fn list(lines: &mut TraceFiles<'_>) -> Result<String, ReadError> {
-    let mut text = String::new();
+/// The parts of all files, in their order.
+pub(super) fn list(lines: &mut TraceFiles<'_>) -> Result<Vec<ListedPart>, ReadError> {
+    let mut parts = vec![];
     let mut part: Option<ListedPart> = None;
     while let Some(line) = lines.next() {
         match line {
             Err(ReadError::CutOff { .. }) => {}
             Err(error) => return Err(error),
             Ok(Line::Header(header)) => {
-                text.extend(part.take().map(|part| part.shown()));
+                parts.extend(part.take());
                 part = Some(ListedPart::new(lines.file().to_owned(), *header));
             }
             Ok(Line::Entry(entry)) => {
@@ -47,8 +53,13 @@ pub(super) fn list(lines: &mut TraceFiles<'_>) -> Result<String, ReadError> {
             }
         }
     }
-    text.extend(part.map(|part| part.shown()));
-    Ok(text)
+    parts.extend(part);
+    Ok(parts)
+}
+
+/// Three lines for each part.
+pub(super) fn table(parts: &[ListedPart]) -> String {
+    parts.iter().map(ListedPart::shown).collect()
 }
 
 impl ListedPart {

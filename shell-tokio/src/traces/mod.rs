@@ -5,11 +5,13 @@ mod list;
 
 use std::{
     error::Error,
-    fs::{self, File},
+    fs,
     io::{self, BufWriter, Write},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
+use serde::Serialize;
+use serde_json::json;
 use thiserror::Error;
 use transcript_core::{Input, Processor, event::SessionEnded, ids::Session};
 use transcript_timeline::{Selection, Timeline};
@@ -23,7 +25,9 @@ use transcript_trace::{
 
 use crate::{
     cli::{Drawing, ReplayArgs, TimelineArgs, TraceArgs, TracePaths},
-    private_files,
+    private_files::{FileId, NewFile},
+    terminal::{HarmlessJson, harmless},
+    transcripts::show,
 };
 
 /// What a command has to say.
@@ -62,10 +66,16 @@ pub fn replay(args: &ReplayArgs, warn: &dyn Fn(&str)) -> Done {
     let mut lines = TraceFiles::open(&args.traces.paths, warn).map_err(Unreadable::from)?;
     match replay::replay(&mut lines, |header| Processor::new(header.settings.clone())) {
         // Where a file is cut off, there was a warning.
-        Ok(replayed) => Ok(Answer { text: Replayed { cut_off: None, ..replayed }.to_string(), is_good: true }),
+        Ok(replayed) if args.json => good(show::json(&json!({ "replays": true, "replayed": replayed }))?),
+        Ok(replayed) => good(Replayed { cut_off: None, ..replayed }.to_string()),
         Err(Problem::Read(source)) => Err(unreadable(&lines, source).into()),
         Err(Problem::Settings { line, source }) => {
             Err(Unreadable::Settings { place: lines.place(line), source }.into())
+        }
+        Err(Problem::Difference(difference)) if args.json => {
+            let place = lines.place(difference.line);
+            let answer = json!({ "replays": false, "place": place, "difference": difference });
+            Ok(Answer { text: show::json(&answer)?, is_good: false })
         }
         Err(Problem::Difference(difference)) => {
             let told = difference.told(&|line| lines.place(line));
@@ -81,25 +91,29 @@ pub fn replay(args: &ReplayArgs, warn: &dyn Fn(&str)) -> Done {
 /// [`Unreadable`], and writing.
 pub fn trace(args: &TraceArgs, warn: &dyn Fn(&str)) -> Done {
     let mut lines = TraceFiles::open(&args.traces.paths, warn).map_err(Unreadable::from)?;
-    let good = |text: String| Ok(Answer { text, is_good: true });
-    match &args.session {
-        Some(session) => {
-            let wanted = Wanted { session_id: session.clone(), conversation_id: args.conversation.clone() };
-            cut_out(lines, &wanted, args, warn)
-        }
-        None if args.stats => match Stats::read(&mut lines) {
-            Ok(stats) => good(stats.to_string()),
-            Err(source) => Err(unreadable(&lines, source).into()),
-        },
-        None if args.calls => match calls::calls(&mut lines) {
-            Ok(calls) => good(calls),
-            Err(source) => Err(unreadable(&lines, source).into()),
-        },
-        None => match list::list(&mut lines) {
-            Ok(list) => good(list),
-            Err(source) => Err(unreadable(&lines, source).into()),
-        },
+    if let Some(wanted) = args.call.wanted()? {
+        return cut_out(lines, &wanted, args, warn);
     }
+    if args.stats {
+        let stats = Stats::read(&mut lines).map_err(|source| unreadable(&lines, source))?;
+        return good(if args.json { show::json(&stats)? } else { stats.to_string() });
+    }
+    if args.calls {
+        let calls = calls::calls(&mut lines).map_err(|source| unreadable(&lines, source))?;
+        return good(if args.json { json_lines(&calls)? } else { calls::table(&calls) });
+    }
+    let parts = list::list(&mut lines).map_err(|source| unreadable(&lines, source))?;
+    good(if args.json { show::json(&parts)? } else { list::table(&parts) })
+}
+
+fn good(text: String) -> Done {
+    Ok(Answer { text, is_good: true })
+}
+
+/// One JSON object a line.
+fn json_lines<T: Serialize>(values: &[T]) -> Result<String, serde_json::Error> {
+    let lines = values.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>()?;
+    Ok(crate::terminal::harmless_json(&lines.join("\n")))
 }
 
 /// Draws traces.
@@ -108,11 +122,9 @@ pub fn trace(args: &TraceArgs, warn: &dyn Fn(&str)) -> Done {
 ///
 /// [`Unreadable`], and writing.
 pub fn timeline(args: &TimelineArgs, warn: &dyn Fn(&str)) -> Done {
+    args.output.as_deref().map_or(Ok(()), |path| refuse_to_overwrite(path, &args.traces))?;
     let mut lines = TraceFiles::open(&args.traces.paths, warn).map_err(Unreadable::from)?;
-    let wanted = args
-        .session
-        .as_ref()
-        .map(|session| Wanted { session_id: session.clone(), conversation_id: args.conversation.clone() });
+    let wanted = args.call.wanted()?;
     let mut is_there = wanted.is_none();
     let seen = lines.by_ref().inspect(|line| {
         if let (false, Some(wanted), Ok(Line::Entry(entry))) = (is_there, &wanted, line) {
@@ -120,8 +132,8 @@ pub fn timeline(args: &TimelineArgs, warn: &dyn Fn(&str)) -> Done {
         }
     });
     let selection = Selection {
-        session_id: args.session.clone(),
-        conversation_id: args.conversation.clone(),
+        session_id: wanted.as_ref().map(|wanted| wanted.session_id.clone()),
+        conversation_id: wanted.as_ref().and_then(|wanted| wanted.conversation_id.clone()),
         ..Selection::default()
     };
     let timeline = match Timeline::read(seen, &selection) {
@@ -139,12 +151,14 @@ pub fn timeline(args: &TimelineArgs, warn: &dyn Fn(&str)) -> Done {
     };
     match &args.output {
         Some(path) => {
-            refuse_to_overwrite(path, &args.traces)?;
-            let written = private_files::create(path).and_then(|mut file| file.write_all(drawn.as_bytes()));
-            written.map_err(|source| format!("cannot write {}: {source}", path.display()))?;
-            Ok(Answer { text: path.display().to_string(), is_good: true })
+            let written = NewFile::begin(path).and_then(|mut file| {
+                file.write_all(drawn.as_bytes())?;
+                file.keep()
+            });
+            written.map_err(|error| cannot_write(path, &error))?;
+            good(path.display().to_string())
         }
-        None => Ok(Answer { text: drawn, is_good: true }),
+        None => good(drawn),
     }
 }
 
@@ -183,18 +197,21 @@ fn not_there(wanted: &Wanted) -> Box<dyn Error> {
 }
 
 fn cut_out(mut lines: TraceFiles<'_>, wanted: &Wanted, args: &TraceArgs, warn: &dyn Fn(&str)) -> Done {
+    let mut file = None;
     let result = match &args.output {
         Some(path) => {
             refuse_to_overwrite(path, &args.traces)?;
-            cut(&mut lines, wanted, Late { path, file: None })
+            let file = file.insert(NewFile::begin(path).map_err(|error| cannot_write(path, &error))?);
+            cut(&mut lines, wanted, file)
         }
-        None => cut(&mut lines, wanted, BufWriter::new(io::stdout().lock())),
+        None => cut(&mut lines, wanted, BufWriter::new(HarmlessJson::new(io::stdout().lock()))),
     };
-    let cut = match result {
-        Ok(cut) => cut,
-        Err(CutError::Read(source)) => return Err(unreadable(&lines, source).into()),
-        Err(CutError::Write(source)) if args.output.is_none() => return Err(source.into()),
-        Err(error @ (CutError::Write(_) | CutError::Settings(_))) => return Err(error.into()),
+    let cut = match (result, &args.output) {
+        (Ok(cut), _) => cut,
+        (Err(CutError::Read(source)), _) => return Err(unreadable(&lines, source).into()),
+        (Err(CutError::Write(source)), None) => return Err(source.into()),
+        (Err(CutError::Write(source)), Some(path)) => return Err(cannot_write(path, &source).into()),
+        (Err(error @ CutError::Settings(_)), _) => return Err(error.into()),
     };
     if cut.jobs == 0 {
         return Err(not_there(wanted));
@@ -202,42 +219,30 @@ fn cut_out(mut lines: TraceFiles<'_>, wanted: &Wanted, args: &TraceArgs, warn: &
     if cut.mismatches > 0 {
         warn("the session's jobs depended on other calls: the cut ends their account where they did, and says so");
     }
+    let (Some(path), Some(file)) = (&args.output, file) else { return good(String::new()) };
+    file.keep().map_err(|error| cannot_write(path, &error))?;
     let many = |n: u64| if n == 1 { "" } else { "s" };
-    let text = args.output.as_ref().map(|path| {
-        format!("{}: {} job{}, {} part{}", path.display(), cut.jobs, many(cut.jobs), cut.parts, many(cut.parts))
-    });
-    Ok(Answer { text: text.unwrap_or_default(), is_good: true })
+    good(format!("{}: {} job{}, {} part{}", path.display(), cut.jobs, many(cut.jobs), cut.parts, many(cut.parts)))
 }
 
-/// A file that is made once there is something to write, so that a session that is not there leaves none.
-struct Late<'a> {
-    path: &'a Path,
-    file: Option<BufWriter<File>>,
+fn cannot_write(path: &Path, error: &io::Error) -> String {
+    format!("cannot write {} (-o): {error}", harmless(&path.display().to_string()))
 }
 
-impl Write for Late<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let file = match &mut self.file {
-            Some(file) => file,
-            None => self.file.insert(BufWriter::new(private_files::create(self.path)?)),
-        };
-        file.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.file.as_mut().map_or(Ok(()), Write::flush)
-    }
-}
-
-/// A trace that is being read must not be written to.
+/// A trace that is being read must not be written to, whatever it is called there.
 fn refuse_to_overwrite(path: &Path, traces: &TracePaths) -> Result<(), Box<dyn Error>> {
-    let Ok(output) = fs::canonicalize(path) else { return Ok(()) };
-    let is_read = |trace: &PathBuf| {
-        fs::canonicalize(trace)
-            .is_ok_and(|trace| output == trace || (output.parent() == Some(&*trace) && is_read_in_directory(&output)))
+    let Some(output) = FileId::of(path) else { return Ok(()) };
+    let is_read = |trace: &Path| {
+        if trace.as_os_str() == "-" {
+            return FileId::of_stdin() == Some(output);
+        }
+        let is_it = |file: &Path| FileId::of(file) == Some(output);
+        let files = fs::read_dir(trace).into_iter().flatten().flatten().map(|entry| entry.path());
+        is_it(trace) || files.filter(|file| is_read_in_directory(file)).any(|file| is_it(&file))
     };
-    if traces.paths.iter().any(is_read) {
-        return Err(format!("{} is one of the traces that are read (-o)", path.display()).into());
+    if traces.paths.iter().any(|trace| is_read(trace)) {
+        let path = harmless(&path.display().to_string());
+        return Err(format!("{path} is one of the traces that are read: give another file with -o").into());
     }
     Ok(())
 }

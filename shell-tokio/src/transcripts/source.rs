@@ -16,8 +16,7 @@ use transcript_core::{
 use transcript_formats::{Announcement, Broken, Call, Cues, Faults, Options, Reader, Record, Segment};
 use transcript_publishing::{PublishError, SegmentMessage};
 
-use super::show::harmless;
-use crate::cli::SourceArgs;
+use crate::{cli::SourceArgs, terminal::harmless};
 
 /// What is read of a file at once.
 const PIECE: usize = 64 * 1024;

@@ -24,7 +24,7 @@ use transcript_tests::{
     world::TestWorld,
 };
 
-/// Where the README has the table.
+/// Where the manual has the table.
 const BEGIN: &str = "<!-- cargo crash-table --readme: begin -->\n";
 const END: &str = "<!-- cargo crash-table --readme: end -->\n";
 
@@ -50,7 +50,7 @@ struct Options {
     /// What `transcript-sim --json table` has printed [default: what it prints now]
     #[arg(long, value_name = "FILE")]
     predictions: Option<PathBuf>,
-    /// Put the table into the README too
+    /// Put the table into the operator's manual too
     #[arg(long)]
     readme: bool,
 }
@@ -135,7 +135,7 @@ fn write_files(options: &Options, table: &Table) -> Result<(), CrashError> {
     write(&file(&options.markdown, "crash-table.md"), &page)?;
     write(&file(&options.json, "crash-table.json"), &format!("{:#}\n", table.json()))?;
     if options.readme {
-        let readme = cargo::workspace().join("README.md");
+        let readme = cargo::workspace().join("shell-tokio/README.md");
         let text = fs::read_to_string(&readme)?;
         let places = text.find(BEGIN).zip(text.find(END)).ok_or("the README has no place for the table")?;
         let (before, after) = (&text[..places.0 + BEGIN.len()], &text[places.1..]);

@@ -19,6 +19,8 @@ pub struct NatsServer {
     options: NatsOptions,
     /// Settings added to the block of JetStream.
     jetstream: String,
+    /// JWT and seed, where users have these.
+    credentials: Option<String>,
 }
 
 /// What a [`NatsServer`] is to be, besides the default.
@@ -67,18 +69,35 @@ impl NatsServer {
     /// See [`Self::start_with`].
     pub async fn start_with_jetstream(options: NatsOptions, jetstream: String) -> Result<Self, ServerError> {
         ServerProcess::on_a_free_port(Program::NatsServer, async |port| {
-            Self::start_on(port, options.clone(), jetstream.clone()).await
+            Self::start_on(port, options.clone(), jetstream.clone(), None).await
         })
         .await
     }
 
-    async fn start_on(port: u16, options: NatsOptions, jetstream: String) -> Result<Self, ServerError> {
+    /// The same in operator mode: the harness has these credentials.
+    ///
+    /// # Errors
+    ///
+    /// See [`Self::start_with`].
+    pub async fn start_with_credentials(options: NatsOptions, credentials: &str) -> Result<Self, ServerError> {
+        ServerProcess::on_a_free_port(Program::NatsServer, async |port| {
+            Self::start_on(port, options.clone(), String::new(), Some(credentials.to_owned())).await
+        })
+        .await
+    }
+
+    async fn start_on(
+        port: u16,
+        options: NatsOptions,
+        jetstream: String,
+        credentials: Option<String>,
+    ) -> Result<Self, ServerError> {
         let process = ServerProcess::start(Program::NatsServer, port, |place| {
             configure(place, &options, JetStream::Enabled(&jetstream))?;
             Ok(vec!["--config".into(), place.directory.join(CONFIG).into()])
         })
         .await?;
-        let server = Self { process, options, jetstream };
+        let server = Self { process, options, jetstream, credentials };
         server.ready().await?;
         Ok(server)
     }
@@ -95,7 +114,7 @@ impl NatsServer {
     ///
     /// What the client says.
     pub async fn client(&self) -> Result<Client, async_nats::ConnectError> {
-        self.connect_options().connect(self.url()).await
+        self.connect_options()?.connect(self.url()).await
     }
 
     /// The process.
@@ -192,16 +211,21 @@ impl NatsServer {
         .await
     }
 
-    fn connect_options(&self) -> ConnectOptions {
+    fn connect_options(&self) -> Result<ConnectOptions, async_nats::ConnectError> {
         let options = ConnectOptions::new().connection_timeout(Duration::from_secs(2));
         let options = match &self.options.authority {
             Some(authority) => options.add_root_certificates(authority.clone()).require_tls(true),
             None => options,
         };
-        match &self.options.login {
+        if let Some(credentials) = &self.credentials {
+            return options.credentials(credentials).map_err(|error| {
+                async_nats::ConnectError::with_source(async_nats::ConnectErrorKind::Authentication, error)
+            });
+        }
+        Ok(match &self.options.login {
             Some(Login { user, password }) => options.user_and_password(user.clone(), password.clone()),
             None => options,
-        }
+        })
     }
 }
 

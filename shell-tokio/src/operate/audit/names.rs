@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::transcripts::show::harmless;
+use crate::terminal::harmless;
 
 /// How many are named where nobody asks for more.
 pub(super) const NAMED: usize = 1000;

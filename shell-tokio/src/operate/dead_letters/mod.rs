@@ -214,7 +214,7 @@ pub async fn redrive(
     let states: BTreeMap<u64, State> =
         dead_letters.iter().map(|dead_letter| (dead_letter.sequence, dead_letter.state)).collect();
     let sequences: Vec<u64> = match which {
-        Which::These(sequences) => sequences.clone(),
+        Which::These(sequences) => each_once(sequences),
         Which::AllOpen => states.iter().filter(|(_, state)| **state == State::Open).map(|(place, _)| *place).collect(),
     };
     let mut outcomes = Vec::with_capacity(sequences.len());
@@ -245,11 +245,17 @@ pub async fn redrive(
 pub async fn discard(js: &Context, sequences: &[u64]) -> Result<Vec<Outcome>, DeadLettersError> {
     let history = History::open(js).await?;
     let mut outcomes = Vec::with_capacity(sequences.len());
-    for &sequence in sequences {
+    for sequence in each_once(sequences) {
         let done = discard_one(&history, sequence).await.unwrap_or_else(|error| failed(&error));
         outcomes.push(Outcome { sequence, done });
     }
     Ok(outcomes)
+}
+
+/// Each place once, in the order in which they were given: a place that is given twice is one dead letter.
+fn each_once(sequences: &[u64]) -> Vec<u64> {
+    let mut seen = BTreeSet::new();
+    sequences.iter().copied().filter(|sequence| seen.insert(*sequence)).collect()
 }
 
 async fn redrive_one(history: &History, sequence: u64, corrected: Option<&SessionEnded>) -> Result<Done, HistoryError> {

@@ -8,7 +8,7 @@ use textwrap::core::display_width;
 use transcript_core::WallTime;
 
 use super::{Done, Outcome, State, StoredDeadLetter};
-use crate::transcripts::show::{harmless, padded, shortened};
+use crate::terminal::{harmless, padded, shortened};
 
 /// The least that a column keeps of its texts.
 const NARROWEST: usize = 8;

@@ -18,7 +18,7 @@ use transcript_trace::{FORMAT, Servers};
 
 use super::*;
 use crate::{
-    cli::{Cli, Command},
+    cli::{Cli, Command, Offline},
     service::record::{
         files::Place,
         tape::{TapedInput, tape},
@@ -179,7 +179,7 @@ fn files(path: &Path) -> Vec<std::path::PathBuf> {
 
 fn replay(path: &Path) -> traces::Answer {
     let args = ["transcript-processor".into(), "replay".into(), path.into()];
-    let Command::Replay(args) = Cli::read(args).unwrap().command else { panic!("not replay") };
+    let Command::Offline(Offline::Replay(args)) = Cli::read(args).unwrap().command else { panic!("not replay") };
     traces::replay(&args, &|warning| panic!("{warning}")).unwrap()
 }
 

@@ -14,6 +14,7 @@ use mongodb::{
     Database,
     bson::{Document, doc, serialize_to_document},
 };
+use serde::Serialize;
 use thiserror::Error;
 use tokio::time::Instant;
 use transcript_client::mongodb::error_codes;
@@ -26,6 +27,7 @@ use transcript_publishing::{PublishError, Publisher, SegmentMessage, SessionEnde
 use self::timeline::{Action, Mishaps, Step, timeline};
 use crate::{
     cli::PlayArgs,
+    terminal::harmless,
     transcripts::source::{Transcript, shown},
 };
 
@@ -115,9 +117,11 @@ fn check_sizes(transcript: &Transcript, limit: usize) -> Result<(), PlayError> {
 }
 
 /// What became of a session.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct PlayedSession {
     /// The session.
+    #[serde(flatten)]
     pub session: Session,
     /// Segments in the store, late ones included.
     pub saved: usize,
@@ -137,8 +141,8 @@ impl fmt::Display for PlayedSession {
         write!(
             f,
             "{} {} saved={saved} published={published} announced={announced} late={late} lost={lost}",
-            crate::transcripts::show::harmless(&session.conversation_id),
-            crate::transcripts::show::harmless(&session.session_id),
+            harmless(&session.conversation_id),
+            harmless(&session.session_id),
         )
     }
 }

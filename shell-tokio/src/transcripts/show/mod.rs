@@ -10,16 +10,20 @@ use serde::{Serialize, Serializer};
 use thiserror::Error;
 use transcript_core::{contract::SUMMARIES_COLLECTION, ids::Session};
 
-use self::render::obeyed;
-pub use self::render::{harmless, render};
-pub(crate) use self::render::{padded, shortened};
+pub use self::render::render;
+use crate::terminal::harmless_json;
 
 /// Why there is nothing to show.
 #[derive(Debug, Error)]
 pub enum ShowError {
     /// No such summary.
-    #[error("there is no summary of session {session:?} of conversation {conversation:?} in {SUMMARIES_COLLECTION}")]
+    #[error(
+        "there is no summary of session {session:?} of conversation {conversation:?} in {database}.{SUMMARIES_COLLECTION}: \
+         `transcript-processor audit` says whether the call is under way, was given up, or never ended"
+    )]
     Missing {
+        /// The database that was asked.
+        database: String,
         /// The conversation asked for.
         conversation: String,
         /// The session asked for.
@@ -42,6 +46,7 @@ pub async fn load(db: &Database, session: &Session) -> Result<Document, ShowErro
     let found =
         db.collection::<Document>(SUMMARIES_COLLECTION).find_one(doc! { "_id": session.key().as_str() }).await?;
     found.ok_or_else(|| ShowError::Missing {
+        database: db.name().to_owned(),
         conversation: session.conversation_id.to_string(),
         session: session.session_id.to_string(),
     })
@@ -59,18 +64,7 @@ pub fn to_json(document: Document) -> String {
 ///
 /// See [`serde_json::to_string_pretty`].
 pub fn json<T: Serialize>(value: &T) -> serde_json::Result<String> {
-    let json = serde_json::to_string_pretty(value)?;
-    let mut shown = String::with_capacity(json.len());
-    for c in json.chars() {
-        // Only inside a text can these stand; escaped they say the same and a terminal does not obey them.
-        if c != '\n' && obeyed(c) {
-            let mut units = [0; 2];
-            c.encode_utf16(&mut units).iter().for_each(|unit| shown.push_str(&format!("\\u{unit:04x}")));
-        } else {
-            shown.push(c);
-        }
-    }
-    Ok(shown)
+    Ok(harmless_json(&serde_json::to_string_pretty(value)?))
 }
 
 /// `Bson::into_relaxed_extjson` sorts the fields of a document by name; this keeps their order.

@@ -2,14 +2,16 @@ use std::{ffi::OsString, io::Cursor};
 
 use super::*;
 use crate::{
-    cli::{Cli, Command},
+    cli::{Cli, Command, Offline},
     transcripts::convert,
 };
 
 /// Reads `text` as the file `name`, with more arguments of `convert`.
 fn read(name: &str, text: &str, arguments: &str) -> Result<Transcript, String> {
     let line = ["transcript-processor", "convert", name].into_iter().chain(arguments.split_whitespace());
-    let Command::Convert(args) = Cli::read(line.map(OsString::from)).unwrap().command else { panic!("not convert") };
+    let Command::Offline(Offline::Convert(args)) = Cli::read(line.map(OsString::from)).unwrap().command else {
+        panic!("not convert")
+    };
     let source = Source(Box::new(Cursor::new(text.as_bytes().to_vec())));
     Transcript::read(Path::new(name), source, &args.source, args.cues.into()).map_err(|e| e.to_string())
 }

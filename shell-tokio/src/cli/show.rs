@@ -1,0 +1,38 @@
+//! The settings of `show`.
+
+use clap::Args;
+use transcript_core::ids::Session;
+
+/// The settings of `show`.
+#[derive(Debug, Clone, Args)]
+pub struct ShowArgs {
+    /// The call.
+    #[command(flatten)]
+    pub call: CallArgs,
+    /// Print the document as it is stored (relaxed extended JSON)
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A call.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct CallArgs {
+    /// The call: its key, as summaries, audits and logs print it, or its conversationId and its sessionId
+    #[arg(value_name = "CALL", required = true, num_args = 1..=2)]
+    pub call: Vec<String>,
+}
+
+impl CallArgs {
+    /// The call that is asked for.
+    ///
+    /// # Errors
+    ///
+    /// An id that cannot be one, or a text that is no key.
+    pub fn session(&self) -> Result<Session, String> {
+        match self.call.as_slice() {
+            [key] => Session::of_key(key).map_err(|error| format!("{key:?} is no key of a call: {error}")),
+            [conversation, session] => Session::new(conversation, session).map_err(|error| error.to_string()),
+            _ => Err("a call is its key, or its conversationId and its sessionId".to_owned()),
+        }
+    }
+}
