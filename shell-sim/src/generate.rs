@@ -20,8 +20,6 @@ const SHORT_WINDOW_MS: u64 = 600_000;
 const SHORTEST_WINDOW_MS: u64 = 120_000;
 /// A standstill over which the broker closes the connection, and a short window is over.
 const LONGER_THAN_PINGS_MS: u64 = 300_000;
-/// How often an end is published that a publisher repeats without end.
-const REPEATS: usize = 8;
 const TEXTS: [&str; 6] = ["Hello there.", "Shall we begin?", "", "Is it late?\nIt is.", "one two three four", "¿Qué?"];
 const SPEAKERS: [Option<&str>; 4] = [Some("Ada"), Some("Grace"), Some("$x.y"), None];
 const MALFORMED: [&str; 5] = [
@@ -162,9 +160,6 @@ fn one_call(rng: &mut Rng, number: usize, span_ms: u64) -> Call {
     }
     if let ([end], true) = (ends.as_mut_slice(), claims) {
         end.payload = EndPayload::Claims(announced);
-    }
-    if ends_at % 16 == 9 {
-        ends.extend(std::iter::repeat_n(ends.last().cloned(), REPEATS).flatten());
     }
     if rng.chance(8) {
         ends.push(End { at_ms: ends_at, payload: EndPayload::Malformed(rng.pick(&MALFORMED).to_owned()) });
