@@ -14,8 +14,8 @@ use tokio::sync::mpsc;
 use transcript_core::event::SessionEnded;
 use transcript_processor::{
     cli::{
-        AuditArgs, CallsArgs, Command, ConvertArgs, DeadLettersCommand, NatsArgs, Needs, Offline, PauseArgs, RunArgs,
-        SetupArgs, ShowArgs, StatusArgs,
+        AuditArgs, CallsArgs, Command, ConvertArgs, DeadLettersCommand, NatsArgs, Needs, Offline, OnNats, PauseArgs,
+        RecordingAction, RecordingArgs, RunArgs, SetupArgs, ShowArgs, StatusArgs,
     },
     connect::{ConnectError, Logins, NatsConnection, connect_mongodb, connect_nats},
     error_line::error_line,
@@ -33,12 +33,13 @@ use transcript_processor::{
         self, Api, Pause, Request,
         permissions::{Permissions, Refusals},
     },
+    recordings::{self, watch},
     reference,
     service::clock::Clock,
     service::driver::Signal,
     service::run::{self, Ends},
     terminal::{harmless_json, harmless_lines, width},
-    traces,
+    traces, transcriber,
     transcripts::convert,
     transcripts::play,
     transcripts::show,
@@ -92,17 +93,34 @@ pub(super) async fn online(
     transcripts: &[Transcript],
     signals: &mut mpsc::UnboundedReceiver<Signal>,
 ) -> Done {
+    if let Command::Recording(args) = command {
+        return recording(args).await;
+    }
     let Some(needs) = command.needs() else {
         return if let Command::Status(status) = command {
             status_of_process(&status.args, signals).await
         } else {
-            Ok(Finding::Good)
+            play_via(command, transcripts).await
         };
     };
     let refusals = Refusals::default();
-    // Only `run` lives long enough to wait for a login.
-    let patience = if let Command::Run(run) = command { run.args.login_timeout } else { needs.connect.timeout };
-    let logins = Logins::new(patience);
+    // Only services live long enough to wait for a login.
+    let logins_within = match command {
+        Command::Run(run) => run.args.login_timeout,
+        Command::Transcriber(transcriber) => transcriber.args.login_timeout,
+        Command::Setup(_)
+        | Command::Play(_)
+        | Command::Show(_)
+        | Command::DeadLetters(_)
+        | Command::Audit(_)
+        | Command::Calls(_)
+        | Command::Status(_)
+        | Command::Pause(_)
+        | Command::Resume(_)
+        | Command::Recording(_)
+        | Command::Offline(_) => needs.connect.timeout,
+    };
+    let logins = Logins::new(logins_within);
     let connected = tokio::select! {
         connected = connect(needs, &refusals, &logins) => connected,
         Some(Signal::Drain | Signal::Stop) = signals.recv() => {
@@ -119,6 +137,13 @@ pub(super) async fn online(
         }
         (None, _) | (_, None) => match command {
             Command::Show(show) => show_summary(&database, &show.args).await,
+            Command::Transcriber(settings) => {
+                let ends = Ends { logins: &logins, signals };
+                transcriber::run::run(settings, &database, &refusals, ends)
+                    .await
+                    .map(|()| Finding::Good)
+                    .map_err(Into::into)
+            }
             Command::Run(_)
             | Command::Setup(_)
             | Command::Play(_)
@@ -128,6 +153,7 @@ pub(super) async fn online(
             | Command::Status(_)
             | Command::Pause(_)
             | Command::Resume(_)
+            | Command::Recording(_)
             | Command::Offline(_) => Ok(Finding::Good),
         },
     };
@@ -173,12 +199,7 @@ struct Servers<'a> {
 
 impl<'a> Servers<'a> {
     fn new(args: &'a NatsArgs, nats: NatsConnection, database: &'a Database, refusals: &'a Refusals) -> Self {
-        let client = nats.client.clone();
-        let (js, api) = match (&args.js_domain, &args.js_api_prefix) {
-            (Some(domain), _) => (jetstream::with_domain(client, domain), Api::Named),
-            (None, Some(prefix)) => (jetstream::with_prefix(client, prefix), Api::Named),
-            (None, None) => (jetstream::new(client), Api::Nearest),
-        };
+        let (js, api) = jetstream_of(args, nats.client.clone());
         Self { args, nats, js, api, database, refusals }
     }
 
@@ -187,10 +208,7 @@ impl<'a> Servers<'a> {
             Command::Run(run) => self.run(&run.args, ends).await,
             Command::Setup(setup) => self.set_up(&setup.args).await,
             Command::Play(play) => {
-                let print = |played: &play::PlayedSession| {
-                    let line = if play.args.json { serde_json::to_string(played)? } else { played.to_string() };
-                    writeln!(io::stdout().lock(), "{}", harmless_json(&line))
-                };
+                let print = |played: &play::PlayedSession| print_played(played, play.args.json);
                 play::play(&self.js, self.database, &play.args, transcripts, print).await?;
                 Ok(Finding::Good)
             }
@@ -201,7 +219,7 @@ impl<'a> Servers<'a> {
             Command::Pause(paused) => pause(&self.js, &paused.args).await,
             Command::Resume(_) => resume(&self.js).await,
             Command::Show(show) => show_summary(self.database, &show.args).await,
-            Command::Offline(_) => Ok(Finding::Good),
+            Command::Transcriber(_) | Command::Recording(_) | Command::Offline(_) => Ok(Finding::Good),
         }
     }
 
@@ -223,6 +241,9 @@ impl<'a> Servers<'a> {
         if args.revise {
             setup::ensure_watched(self.database, &mut report).await?;
         }
+        if let Err(error) = setup::ensure_transcriber(self.database, &mut report).await {
+            report.warnings.push(format!("the indexes of the transcriber are not there: {}", error_line(&error)));
+        }
         report.warnings.extend(lacking);
         let changes: Vec<_> = report.changes.iter().map(ToString::to_string).collect();
         let kept: Vec<_> = report.kept.iter().map(ToString::to_string).collect();
@@ -237,6 +258,46 @@ impl<'a> Servers<'a> {
         }
         Ok(Finding::Good)
     }
+}
+
+/// The JetStream that is meant.
+fn jetstream_of(args: &NatsArgs, client: async_nats::Client) -> (jetstream::Context, Api) {
+    match (&args.js_domain, &args.js_api_prefix) {
+        (Some(domain), _) => (jetstream::with_domain(client, domain), Api::Named),
+        (None, Some(prefix)) => (jetstream::with_prefix(client, prefix), Api::Named),
+        (None, None) => (jetstream::new(client), Api::Nearest),
+    }
+}
+
+/// Publishes or prints events of recordings; MongoDB has no part in it.
+async fn recording(OnNats { args, nats, connect, .. }: &OnNats<RecordingArgs>) -> Done {
+    let (refusals, logins) = (Refusals::default(), Logins::new(connect.timeout));
+    let connection = connect_nats(nats, connect.timeout, &refusals, &logins).await?;
+    let (js, _) = jetstream_of(nats, connection.client);
+    match args.action() {
+        RecordingAction::Watch(watched) => watch::watch(&js, watched, &mut io::stdout().lock()).await?,
+        RecordingAction::Publish(event) => {
+            let published = recordings::publish(&js, event, args).await?;
+            print(&if args.json { show::json_line(&published)? } else { published.to_string() })?;
+        }
+    }
+    Ok(Finding::Good)
+}
+
+/// Plays transcripts where neither NATS nor MongoDB is connected to.
+async fn play_via(command: &Command, transcripts: &[Transcript]) -> Done {
+    if let Command::Play(play) = command
+        && let Some(address) = &play.args.via
+    {
+        let print = |played: &play::PlayedSession| print_played(played, play.args.json);
+        play::via::play(&play.args, address, transcripts, Clock::start().wall().as_millis(), print).await?;
+    }
+    Ok(Finding::Good)
+}
+
+fn print_played(played: &play::PlayedSession, json: bool) -> io::Result<()> {
+    let line = if json { serde_json::to_string(played)? } else { played.to_string() };
+    writeln!(io::stdout().lock(), "{}", harmless_json(&line))
 }
 
 async fn show_summary(database: &Database, args: &ShowArgs) -> Done {

@@ -5,7 +5,9 @@
 //! | [`service`] | the service: start, loop, sockets of NATS and MongoDB, recording |
 //! | [`monitor`] | health, readiness, metrics, the status page, `status` |
 //! | [`operate`] | setup, audit, dead letters, pause |
+//! | [`transcriber`] | the service that takes segments from WebSockets and requests |
 //! | [`transcripts`] | playing transcripts, showing summaries |
+//! | [`recordings`] | publishing and watching the events of recordings |
 //! | [`traces`] | commands that read traces |
 //! | [`cli`], [`connect`], [`logging`], [`secret`], [`terminal`] | settings, connections, logs, passwords, terminals |
 
@@ -16,9 +18,11 @@ pub mod logging;
 pub mod monitor;
 pub mod operate;
 mod private_files;
+pub mod recordings;
 pub mod reference;
 pub mod secret;
 pub mod service;
 pub mod terminal;
 pub mod traces;
+pub mod transcriber;
 pub mod transcripts;

@@ -13,6 +13,7 @@ mod log;
 mod monitor;
 mod parse;
 mod play;
+mod recording;
 mod reference;
 mod run;
 mod servers;
@@ -21,6 +22,7 @@ mod show;
 mod source;
 mod stream;
 mod traces;
+mod transcriber;
 
 use std::ffi::OsString;
 
@@ -38,14 +40,16 @@ pub use self::{
     log::{LogArgs, LogFormat},
     monitor::{HttpArgs, PauseArgs, ResumeArgs, StatusArgs},
     play::PlayArgs,
+    recording::{RecordingAction, RecordingArgs, WatchArgs},
     reference::{CompletionsArgs, ManArgs},
     run::{AnnounceSettings, RecordArgs, RunArgs, RunSettings},
-    servers::{ConnectArgs, MongodbArgs, NatsArgs, Needs, Online, Stored},
+    servers::{ConnectArgs, MongodbArgs, NatsArgs, Needs, OnNats, Online, Stored},
     setup::SetupArgs,
     show::{CallArgs, ShowArgs},
     source::{CuesArg, LabelsArg, SourceArgs},
     stream::{StreamSettings, StreamValues},
     traces::{Drawing, ReplayArgs, TimelineArgs, TraceArgs, TracePaths, TracedCallArgs},
+    transcriber::{TranscriberAccess, TranscriberArgs, TranscriberEnds, TranscriberLimits},
 };
 
 /// Turns the transcript of every ended call into one summary and one notification.
@@ -88,6 +92,15 @@ pub enum Command {
   transcript-processor run --nats-url tls://nats.example:4222 --log-format json
   transcript-processor run --record /var/lib/traces")]
     Run(Box<Online<RunArgs>>),
+    /// Take segments from WebSockets and requests, store and publish them, and end each call once nobody is connected to it
+    ///
+    /// Without --nats-url or NATS_URL segments are stored and acknowledged, and nothing is published. Exit code 0 once it was
+    /// told to stop and has stored what it received; 1 where it cannot start, or a login stays refused.
+    #[command(after_help = "Examples:
+  transcript-processor transcriber
+  transcript-processor transcriber --listen 0.0.0.0:8090 --token-key-file /etc/transcripts/key.pem
+  transcript-processor transcriber --nats-url nats://nats.example:4222 --end-after-break 1m")]
+    Transcriber(Box<Online<TranscriberArgs>>),
     /// Create the streams, the consumer and the indexes, and repair what keeps processors from working
     ///
     /// It says what it changed. What exists is changed only where an option or its environment variable asks for it, or where
@@ -109,6 +122,22 @@ pub enum Command {
   transcript-processor show olive-oil:2024-11-05
   transcript-processor show olive-oil 2024-11-05 --json")]
     Show(Box<Stored<ShowArgs>>),
+    /// Publish an event of a recording, or watch such events; connects to NATS only
+    ///
+    /// Publishes {"ts", …data} to recording.EVENT and waits until the stream has it. Its place in the stream goes to stdout. Exit
+    /// code 1 where it is not known to be stored; publishing it again then can store it twice.
+    ///
+    /// A VALUE that is JSON (a number, true, false, null, or a text in quotes, a list, an object) is taken as such. Every other
+    /// one is a text, as is a whole number of more than 64 bits: 007 and 2026-12-01 are texts, and so is '"42"'. A ts takes the
+    /// place of the time, in milliseconds since the Unix epoch.
+    ///
+    /// watch prints the events from the stream's start, and then as they come. It ends with a signal, or when nobody reads its
+    /// output any more. Where NATS is away it waits and goes on.
+    #[command(after_help = "Examples:
+  transcript-processor recording stored recording=monday bytes=48211900
+  transcript-processor recording deleted recording=tuesday reason=never-started
+  transcript-processor recording watch --failures")]
+    Recording(Box<OnNats<RecordingArgs>>),
     /// List, show, redrive or discard the calls that were given up
     ///
     /// A call that cannot be processed is kept in the stream, on transcription.dead-letter, with the reason. Nothing else is
@@ -227,6 +256,9 @@ impl Cli {
         let mut given = Given::new(definition::leaf(matches));
         match self.command.check(&mut given) {
             Ok(()) => {
+                if let Command::Transcriber(online) = &mut self.command {
+                    online.nats.is_named = given.is_given("nats-url");
+                }
                 self.warnings = given.warnings();
                 Ok(self)
             }
@@ -236,13 +268,15 @@ impl Cli {
 }
 
 impl Command {
-    /// The servers that it needs; `None` where it connects to none.
+    /// The servers that it needs; `None` where it does not need MongoDB.
     #[must_use]
     pub fn needs(&self) -> Option<Needs<'_>> {
         match self {
             Self::Run(online) => Some(online.needs()),
+            // It connects to NATS itself, because it starts without it.
+            Self::Transcriber(online) => Some(Needs { nats: None, ..online.needs() }),
             Self::Setup(online) => Some(online.needs()),
-            Self::Play(online) => Some(online.needs()),
+            Self::Play(online) => online.args.via.is_none().then(|| online.needs()),
             Self::Show(stored) => Some(stored.needs()),
             Self::DeadLetters(args) => Some(args.command.needs()),
             Self::Audit(online) => Some(online.needs()),
@@ -251,7 +285,7 @@ impl Command {
             Self::Status(online) => online.args.from.is_none().then(|| online.needs()),
             Self::Pause(online) => Some(online.needs()),
             Self::Resume(online) => Some(online.needs()),
-            Self::Offline(_) => None,
+            Self::Recording(_) | Self::Offline(_) => None,
         }
     }
 
@@ -260,6 +294,7 @@ impl Command {
     pub fn log(&self) -> LogArgs {
         match self {
             Self::Run(online) => online.log.clone().of_a_service(),
+            Self::Transcriber(online) => online.log.clone().of_a_service(),
             Self::Setup(online) => online.log.clone(),
             Self::Play(online) => online.log.clone(),
             Self::Show(stored) => stored.log.clone(),
@@ -269,6 +304,7 @@ impl Command {
             Self::Status(online) => online.log.clone(),
             Self::Pause(online) => online.log.clone(),
             Self::Resume(online) => online.log.clone(),
+            Self::Recording(on_nats) => on_nats.log.clone(),
             Self::Offline(_) => LogArgs::default(),
         }
     }
@@ -282,9 +318,11 @@ impl Command {
             Self::Setup(_) | Self::Audit(_) | Self::Calls(_) | Self::Status(_) | Self::Pause(_) | Self::Resume(_) => {
                 Ok(())
             }
+            Self::Transcriber(online) => online.nats.check().and_then(|()| online.args.check()),
             Self::Play(online) => online.args.source.check(),
             Self::Show(stored) => stored.args.call.session().map(drop),
             Self::DeadLetters(args) => args.check(),
+            Self::Recording(on_nats) => on_nats.nats.check().and_then(|()| on_nats.args.check()),
             Self::Offline(offline) => offline.check(),
         }
     }

@@ -32,6 +32,23 @@ pub struct Online<A: Args> {
     pub log: LogArgs,
 }
 
+/// A command on NATS alone.
+#[derive(Debug, Clone, Args)]
+pub struct OnNats<A: Args> {
+    /// Its own settings.
+    #[command(flatten)]
+    pub args: A,
+    /// Where NATS is.
+    #[command(flatten)]
+    pub nats: NatsArgs,
+    /// How it is reached.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+    /// What is logged.
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
 /// A command on MongoDB alone.
 #[derive(Debug, Clone, Args)]
 pub struct Stored<A: Args> {
@@ -103,6 +120,9 @@ pub struct NatsArgs {
     /// one says tls://, every connection requires TLS, also to servers that the cluster advertises
     #[arg(id = "nats-url", long, env = "NATS_URL", value_name = "URL", default_value = "nats://127.0.0.1:4222")]
     pub url: NatsUrls,
+    /// Whether somebody named the server. Only the transcriber asks: it does without one.
+    #[arg(skip)]
+    pub is_named: bool,
     /// NATS credentials file (JWT and seed), read again before each connection
     #[arg(id = "nats-creds", long, env = "NATS_CREDS", value_name = "FILE")]
     pub creds: Option<SecretFile>,
@@ -162,7 +182,7 @@ impl NatsArgs {
         }
     }
 
-    fn check(&self) -> Result<(), String> {
+    pub(super) fn check(&self) -> Result<(), String> {
         let bad_url = |e| format!("--nats-url {}: {e}", self.url);
         self.url.servers().map_err(bad_url)?;
         let ways = [

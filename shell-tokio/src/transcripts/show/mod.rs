@@ -67,6 +67,15 @@ pub fn json<T: Serialize>(value: &T) -> serde_json::Result<String> {
     Ok(harmless_json(&serde_json::to_string_pretty(value)?))
 }
 
+/// The value in JSON on one line, escaped likewise.
+///
+/// # Errors
+///
+/// See [`serde_json::to_string`].
+pub fn json_line<T: Serialize>(value: &T) -> serde_json::Result<String> {
+    Ok(harmless_json(&serde_json::to_string(value)?))
+}
+
 /// `Bson::into_relaxed_extjson` sorts the fields of a document by name; this keeps their order.
 struct Relaxed(Bson);
 
