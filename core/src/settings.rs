@@ -29,12 +29,17 @@ pub struct Settings {
     pub max_page_bytes: u64,
     /// The bytes of text above which no job but the oldest asks for another page: what summaries under way hold, and what is
     /// reserved for the pages asked for.
+    ///
+    /// With it, a process of `transcript-processor` takes at most 160 MiB, twice these bytes, and 2 KiB for each job. Whatever
+    /// the shape of the calls, the 160 MiB hold what is read and written at a time, once as bytes and once as documents: eight
+    /// [pages](Self::max_page_bytes), a command of small calls (8 MiB), one of summaries (16 MiB), two pull requests (4 MiB
+    /// each), and the program itself. One segment that is larger than a page comes on top.
     pub max_bytes_in_flight: u64,
     /// The consumer's `max_deliver`: a job of the last delivery is not given back, since nobody would get it again.
     pub max_deliver: u64,
     /// How long one step of a job is tried again, while its server serves others, before the job is given back. While the
     /// server serves nobody, there is no end to it. Where it is shorter than twice the longest pause between two retries, an
-    /// outage of about that length is not told from a failure of the job's own.
+    /// outage of about that length is not told from a failure of a job that had failed before the outage began.
     #[serde(with = "micros")]
     pub retry_timeout: Duration,
     /// How long JetStream keeps back a job that was given back because its retry timeout was over.
@@ -113,6 +118,14 @@ impl Settings {
     /// of another processor. A window too short for all that is taken as it is.
     pub(crate) fn mark_is_fresh_for(&self) -> Duration {
         (self.duplicate_window.saturating_sub(self.answer_timeout()) / 2).max(self.request_timeout)
+    }
+
+    /// How long a message that used up its deliveries is left to a job in another process that may still work on it: all its
+    /// quiet periods, and two of the longest pauses between two retries. JetStream counts the deliveries that its own outages
+    /// cost as well, and nobody but that process knows that the job lives.
+    #[must_use]
+    pub fn others_finish_within(&self) -> Duration {
+        self.quiet_period.saturating_mul(self.settle_rounds).saturating_add(self.retry_cap.saturating_mul(2))
     }
 
     /// How long a server may serve nobody before that counts as an outage.

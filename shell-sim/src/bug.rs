@@ -73,11 +73,21 @@ pub enum Bug {
     DifferenceNotAnnounced,
     /// A dead letter that could not be stored counts as stored.
     RefusedDeadLetterCounts,
+    /// Ends that wait for another end of their call take the room of other calls.
+    RepeatsTakeRoom,
+    /// What the consumer is changed to while a process runs is not learnt.
+    ConsumerChangeIgnored,
+    /// Whoever hears that a message used up its deliveries makes a dead letter of it, also while a job has it in hand.
+    AdvisoryBelieved,
+    /// A draining processor does not wait for the end of its deliveries before it gives back.
+    GivesBackTooSoon,
+    /// A request is sent however long ago it was asked for.
+    LateRequestSent,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 36] = [
         Self::InsertInsteadOfUpsert,
         Self::NoMessageId,
         Self::WindowOfTwoMinutes,
@@ -109,6 +119,11 @@ impl Bug {
         Self::MarkNotReadAgain,
         Self::DifferenceNotAnnounced,
         Self::RefusedDeadLetterCounts,
+        Self::RepeatsTakeRoom,
+        Self::ConsumerChangeIgnored,
+        Self::AdvisoryBelieved,
+        Self::GivesBackTooSoon,
+        Self::LateRequestSent,
     ];
 
     /// Whether bugs are compiled in.
@@ -162,6 +177,11 @@ impl fmt::Display for Bug {
             Self::MarkNotReadAgain => "mark not read again",
             Self::DifferenceNotAnnounced => "difference not announced",
             Self::RefusedDeadLetterCounts => "failed dead letter counts as stored",
+            Self::RepeatsTakeRoom => "repeated ends take room",
+            Self::ConsumerChangeIgnored => "consumer change ignored",
+            Self::AdvisoryBelieved => "advisory believed",
+            Self::GivesBackTooSoon => "gives back too soon",
+            Self::LateRequestSent => "late request sent",
         })
     }
 }

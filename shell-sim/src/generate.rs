@@ -18,6 +18,8 @@ const HEALS_SOON_AT_MS: u64 = 200_000;
 const SHORT_WINDOW_MS: u64 = 600_000;
 /// One that is over before a process that stood still wakes up.
 const SHORTEST_WINDOW_MS: u64 = 120_000;
+/// A standstill over which the broker closes the connection, and a short window is over.
+const LONGER_THAN_PINGS_MS: u64 = 300_000;
 const TEXTS: [&str; 6] = ["Hello there.", "Shall we begin?", "", "Is it late?\nIt is.", "one two three four", "¿Qué?"];
 const SPEAKERS: [Option<&str>; 4] = [Some("Ada"), Some("Grace"), Some("$x.y"), None];
 const MALFORMED: [&str; 5] = [
@@ -252,7 +254,10 @@ impl Drawn {
                 processor,
                 outage_ms: rng.pick(&[0, 50, 1_000, wait - 100, wait + 100, 30_000, 130_000]),
             },
-            Self::Freeze => Action::Freeze { processor, span_ms: rng.pick(&[500, wait + 100, wait * 3, 130_000]) },
+            Self::Freeze => Action::Freeze {
+                processor,
+                span_ms: rng.pick(&[500, wait + 100, wait * 3, 130_000, LONGER_THAN_PINGS_MS]),
+            },
             Self::Rollout => Action::Rollout { processor, outage_ms: rng.pick(&[0, 1_000, wait]) },
             Self::Broker => {
                 let outage_ms = rng.pick(&[0, 100, 1_000, wait + 100, 30_000]);

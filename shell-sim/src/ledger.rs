@@ -399,6 +399,16 @@ impl Ledger {
         })
     }
 
+    /// Whether nothing was wrong between these times, with anybody.
+    pub(crate) fn is_undisturbed(&self, from: Time, until: Time) -> bool {
+        self.disturbances.iter().all(|it| it.from > until || it.until < from)
+    }
+
+    /// Whether a processor was told to stop between these times.
+    pub(crate) fn is_rolled_out(&self, from: Time, until: Time) -> bool {
+        self.disturbances.iter().any(|it| it.cause == Cause::Rollout && it.from <= until && it.until >= from)
+    }
+
     /// Whether MongoDB refuses the call's summary.
     pub(crate) fn is_refused(&self, key: &Key) -> bool {
         self.plan.calls.iter().any(|call| call.verdict != Verdict::Taken && call.ids().key() == *key)

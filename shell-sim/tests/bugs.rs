@@ -5,7 +5,7 @@ use std::process::Command;
 use transcript_sim::{
     Bug, Plan, Recording,
     explore::hunt,
-    plan::{Action, Call, Fault, Kind, Moment, Options, Trigger},
+    plan::{Action, Call, Fault, Kind, Moment, Options, Server, Trigger},
 };
 
 #[test]
@@ -18,6 +18,10 @@ fn planted_bugs_are_found_and_shrunk() {
         Bug::MarkNotReadAgain,
         Bug::DifferenceNotAnnounced,
         Bug::RefusedDeadLetterCounts,
+        Bug::RepeatsTakeRoom,
+        Bug::ConsumerChangeIgnored,
+        Bug::AdvisoryBelieved,
+        Bug::LateRequestSent,
     ];
     for bug in Bug::ALL.into_iter().filter(|bug| !slow.contains(bug)) {
         let hunted = hunt(bug, 1);
@@ -48,6 +52,73 @@ fn a_window_of_two_minutes_and_an_outage_of_130_s_announce_twice() {
     let violation = short_window().run(Recording::Off).violation.expect("it is announced twice");
     assert_eq!(violation.property, "OneNotificationPerKeyWithinTheWindow");
     assert_eq!(Plan { bug: None, ..short_window() }.run(Recording::Off).violation, None);
+}
+
+/// A plan for a bug, the promise that it breaks, and no promise that is broken without it.
+fn breaks(bug: Bug, property: &str, plan: &Plan) {
+    let violation = Plan { bug: Some(bug), ..plan.clone() }.run(Recording::Off).violation;
+    let violation = violation.unwrap_or_else(|| panic!("{bug} is not found: {plan}"));
+    assert_eq!(violation.property, property, "{bug}: {}", violation.what);
+    assert_eq!(plan.run(Recording::Off).violation, None, "without {bug}: {plan}");
+}
+
+fn at(at_ms: u64, what: Action) -> Fault {
+    Fault { when: Trigger::AtMs(at_ms), what }
+}
+
+/// One end is published four times, and the one of another call comes half a second later.
+#[test]
+fn repeated_ends_that_take_room_delay_another_call() {
+    let mut repeated = Call::short("c", "repeated", 5_000);
+    let end = repeated.ends[0].clone();
+    repeated.ends.extend(vec![end; 3]);
+    let options = Options { max_in_flight: 3, ..Options::quick() };
+    let calls = vec![repeated, Call::short("c", "other", 5_500)];
+    let plan = Plan { options, calls, faults: vec![], bug: None, ..short_window() };
+    breaks(Bug::RepeatsTakeRoom, "RepeatsDelayNoOtherCall", &plan);
+}
+
+/// MongoDB takes no writes for as long as it takes to look at the consumer again.
+#[test]
+fn a_consumer_that_is_changed_while_a_call_is_in_hand_is_followed() {
+    let faults =
+        vec![at(500, Action::SetAckWait { ack_wait_ms: 4_000 }), at(2_000, Action::FailWrites { span_ms: 100_000 })];
+    let plan = Plan { faults, bug: None, ..short_window() };
+    breaks(Bug::ConsumerChangeIgnored, "HeartbeatWhileAlive", &plan);
+}
+
+/// MongoDB takes no writes while NATS is restarted as often as a message is delivered.
+#[test]
+fn an_advisory_about_a_call_in_hand_makes_no_dead_letter() {
+    // Away for longer than the ack wait.
+    let restart = |at_ms| at(at_ms, Action::KillServer { server: Server::Broker, outage_ms: 7_000, lag_ms: 0 });
+    let faults = vec![at(1_500, Action::FailWrites { span_ms: 30_000 }), restart(8_000), restart(18_000)];
+    let options = Options { max_deliver: 2, ..Options::quick() };
+    let plan = Plan { options, faults, bug: None, ..short_window() };
+    breaks(Bug::AdvisoryBelieved, "ADeadLetterWaitsForACallInHand", &plan);
+    let stats = plan.run(Recording::Off).stats;
+    assert_eq!((stats.notifications, stats.dead_letters), (1, 0));
+}
+
+#[test]
+fn what_is_given_back_too_soon_comes_back() {
+    let faults = vec![at(1_500, Action::Rollout { processor: 0, outage_ms: 1_000 })];
+    let plan = Plan { faults, bug: None, ..short_window() };
+    breaks(Bug::GivesBackTooSoon, "NobodyGetsBackWhatItGaveBack", &plan);
+}
+
+/// The connection dies under a notification, and its process stands still until another one has announced the call and the
+/// stream has forgotten that.
+#[test]
+fn what_was_asked_for_before_a_standstill_is_not_sent_after_it() {
+    let when = Trigger::Effect { processor: 0, kind: Kind::Publish, nth: 1, moment: Moment::Before };
+    let server = Server::Broker;
+    let severed = Action::Sever { processor: 0, server, span_ms: 0, server_notices_ms: 1_000 };
+    let stands = Action::Freeze { processor: 0, span_ms: 300_000 };
+    let faults = vec![Fault { when, what: severed }, Fault { when, what: stands }];
+    let options = Options { window_ms: 120_000, ..Options::quick() };
+    let plan = Plan { options, processors: 2, faults, bug: None, ..short_window() };
+    breaks(Bug::LateRequestSent, "AMarkedSummaryIsNotAnnouncedAgain", &plan);
 }
 
 /// The canary: if this passes with another code, nothing that the command says can be trusted.

@@ -75,6 +75,17 @@ impl ProcessorCommand {
         Ok(Processor { process, output })
     }
 
+    /// Starts it, and waits until it says that it is ready.
+    ///
+    /// # Errors
+    ///
+    /// See [`Self::start`]; it is not ready `within` that time.
+    pub async fn start_ready(&self, within: Duration) -> Result<Processor, ProcessorError> {
+        let processor = self.start().await?;
+        processor.logged("ready", within).await?;
+        Ok(processor)
+    }
+
     /// Starts it, waits for its end, and gives what it wrote to its standard output.
     ///
     /// # Errors
@@ -154,6 +165,19 @@ impl Processor {
         ended.map_err(|source| ProcessorError::NotEnded { source, log: self.process.log_tail() })
     }
 
+    /// Waits until its log says this.
+    ///
+    /// # Errors
+    ///
+    /// It does not say it `within` that time: the error has its log.
+    pub async fn logged(&self, text: &str, within: Duration) -> Result<(), NotReached> {
+        wait_until(format!("the log says {text:?}"), within, || async {
+            let log = self.logs();
+            if log.contains(text) { Ok(()) } else { Err(log) }
+        })
+        .await
+    }
+
     /// How it ended; `None` while it runs.
     #[must_use]
     pub fn exit(&self) -> Option<Exit> {
@@ -191,6 +215,9 @@ pub enum ProcessorError {
     /// There is no directory for its output.
     #[error("the directory for the processor's output could not be made")]
     Directory(#[source] io::Error),
+    /// It does not say what it was to say.
+    #[error(transparent)]
+    NotSaid(#[from] NotReached),
     /// It went on.
     #[error("{source}; the end of its log:\n{log}")]
     NotEnded {

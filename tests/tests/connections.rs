@@ -434,12 +434,17 @@ async fn what_is_wrong_with_tls_to_mongodb_is_said_at_once() -> Outcome {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn why_nats_cannot_be_reached_again_is_said_once() -> Outcome {
-    let world = TestWorld::start().await?;
+    let mut world = TestWorld::start().await?;
     let processor = world.processor("run").arguments(SHORT).start().await?;
     logged(&processor, "ready").await?;
     world.nats.process().kill().await?;
     logged(&processor, "cannot connect to NATS again: nothing listens there").await?;
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    // Until the server is there again, it is tried again and again: the pause before the tenth attempt is half a second.
+    world.nats.start_again().await?;
+    wait_until("it is connected again", LONG, || async {
+        if processor.logs().matches("NATS connected").count() == 2 { Ok(()) } else { Err(processor.logs()) }
+    })
+    .await?;
     let logs = processor.logs();
     assert_eq!(logs.matches("cannot connect to NATS again").count(), 1, "{logs}");
     for internal in INTERNALS {

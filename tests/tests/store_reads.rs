@@ -7,12 +7,7 @@ use mongodb::{
     bson::{Bson, Document, RawDocumentBuf, doc, oid::ObjectId},
 };
 use transcript_core::{contract::SEGMENTS_COLLECTION, ids::Session};
-use transcript_tests::{
-    calls::Call,
-    processor::{Processor, ProcessorCommand},
-    wait::wait_until,
-    world::TestWorld,
-};
+use transcript_tests::{calls::Call, processor::Processor, wait::wait_until, world::TestWorld};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -20,15 +15,6 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 const LONG: Duration = Duration::from_secs(120);
 /// Short times, for tests that are not about them.
 const SHORT: [&str; 4] = ["--quiet-period", "100ms", "--ack-wait", "3s"];
-
-async fn started(command: &ProcessorCommand) -> Result<Processor, Box<dyn std::error::Error>> {
-    let processor = command.start().await?;
-    wait_until("the processor is ready", LONG, || async {
-        if processor.logs().contains("ready") { Ok(()) } else { Err(processor.logs()) }
-    })
-    .await?;
-    Ok(processor)
-}
 
 async fn summary(
     world: &TestWorld,
@@ -49,7 +35,7 @@ async fn the_connection_string_does_not_choose_what_is_read() -> Outcome {
     world.database().run_command(doc! { "profile": 2 }).await?;
     let asked = format!("{}&readPreference=secondaryPreferred&readConcernLevel=local", world.mongodb_uri());
     let run = world.processor("run").arguments(SHORT).arguments(["--revise", "--revise-every", "1s"]);
-    let processor = started(&run.arguments(["--mongodb-uri", &asked])).await?;
+    let processor = run.arguments(["--mongodb-uri", &asked]).start_ready(LONG).await?;
     let logs = processor.logs();
     assert!(logs.contains("readPreference secondaryPreferred"), "{logs}");
     assert!(logs.contains("readConcernLevel local"), "{logs}");
@@ -92,7 +78,7 @@ fn broken(document: &Document) -> Result<RawDocumentBuf, Box<dyn std::error::Err
 async fn texts_that_are_damaged_are_read_as_far_as_they_can_be_and_counted() -> Outcome {
     let world = TestWorld::start().await?;
     let segments: Collection<RawDocumentBuf> = world.database().collection(SEGMENTS_COLLECTION);
-    let processor = started(&world.processor("run").arguments(SHORT).arguments(["--page-size", "4"])).await?;
+    let processor = world.processor("run").arguments(SHORT).arguments(["--page-size", "4"]).start_ready(LONG).await?;
     // As a small call, and page by page.
     for (session, sound) in [("small", 0), ("large", 20)] {
         let texts: [(Bson, Bson); 5] = [
@@ -142,8 +128,12 @@ async fn the_size_of_the_pages_does_not_change_a_summary() -> Outcome {
     for size in SIZES {
         let world = TestWorld::start().await?;
         world.segments().insert_many(odd_calls()).await?;
-        let processor =
-            started(&world.processor("run").arguments(SHORT).arguments(["--page-size", &size.to_string()])).await?;
+        let processor = world
+            .processor("run")
+            .arguments(SHORT)
+            .arguments(["--page-size", &size.to_string()])
+            .start_ready(LONG)
+            .await?;
         let mut of_this_size = vec![];
         for session in ["indexes", "one index", "no index", "ids"] {
             let ended = Session::new("c", session)?;

@@ -2,8 +2,8 @@
 //!
 //! Before its delivery a job is as little there as when it is over. It is over when it has left this table: its
 //! acknowledgement is confirmed, or it was given up and JetStream will deliver the message again. Two kinds of job have no
-//! delivery: one about a message that used up its deliveries, which becomes a dead letter unless its call is announced, and
-//! one that replaces a summary of fewer segments than its session has. They end where others acknowledge.
+//! delivery: one about a message that used up its deliveries, which becomes a dead letter unless its call is announced in
+//! good time, and one that replaces a summary of fewer segments than its session has. They end where others acknowledge.
 //!
 //! Where the table says *give up*, an effect has failed for longer than the retry timeout while effects of the same kind
 //! succeeded for others. Then the job is given back. Of the last attempt it becomes a dead letter; where JetStream has used
@@ -66,7 +66,10 @@
 //! | checking | checked | quiet | not everything is there: the call settles |
 //! | checking | checked | counting | the summary was removed |
 //! | checking | checked | publishing | it is still not announced |
-//! | checking | checked | dead-lettering | the call of used-up deliveries is not announced |
+//! | checking | checked | checking | the call of used-up deliveries is not announced yet: another process may be at work on it |
+//! | checking | quiet over | checking | is it announced by now? |
+//! | checking | drain | checking | the same, for the last time |
+//! | checking | checked | dead-lettering | it is not announced, and others had time enough |
 //! | checking | checked | acknowledging | it is announced: ack |
 //! | checking | checked | over | the same, without a delivery |
 //! | checking | failed | checking | again, after a pause |
@@ -120,6 +123,11 @@
 //! to save is given back too; what is left a moment later is over. Attempts are few from the second delivery on, and where
 //! there are no more than three.
 
+mod announcing;
+mod begin;
+mod effect;
+mod failing;
+mod inspect;
 mod loading;
 mod state;
 
@@ -130,14 +138,12 @@ pub use self::state::State;
 pub(crate) use self::state::{Event, Next, Outcome};
 use crate::{
     bug::Planted,
-    contract::{Announcement, DeadLetter, Notification},
-    counters::{JobView, Settled},
+    contract::{Announcement, DeadLetter},
+    counters::Settled,
     event::SessionEnded,
-    failure::{Failure, FailureKind, Remedy, classify},
-    ids::{EffectId, JobId, Key},
-    input::{Delivery, Exhausted, Notified, Page, Report, StaleSummary, Stored},
-    kind::EffectKind,
-    output::{Acknowledgement, Done, Effect, Timer},
+    ids::{JobId, Key},
+    input::{Notified, Page, Report, Stored},
+    output::{Acknowledgement, Timer},
     served::Served,
     settings::Settings,
     summary::Summary,
@@ -153,9 +159,6 @@ pub(crate) struct Weight {
     /// Whether it waits for a page.
     pub(crate) awaits_page: bool,
 }
-
-/// What a page may bring for each segment that was counted, up to the most that any page may bring.
-const SEGMENT_BYTES: u64 = 4 << 10;
 
 /// The record of one delivery.
 #[derive(Debug)]
@@ -231,8 +234,8 @@ enum Question {
     Covered,
     /// Whether it is still not announced.
     News { loaded_at: Option<Time> },
-    /// Whether it is announced, so that this dead letter is not needed.
-    Announced { dead_letter: Arc<DeadLetter> },
+    /// Whether it is announced, so that this dead letter is not needed. Until that time, a job in another process may do it.
+    Announced { dead_letter: Arc<DeadLetter>, until: Option<Time> },
 }
 
 /// What is known of a stored summary that is to be announced.
@@ -252,276 +255,6 @@ struct Settling {
 }
 
 impl Job {
-    /// A job about the call that ended, which waits until it is the first of its key.
-    pub(crate) fn new(
-        id: JobId,
-        now: Time,
-        delivery: &Delivery,
-        key: Key,
-        call: SessionEnded,
-        settings: &Settings,
-    ) -> Self {
-        let age = delivery.received_at.since(delivery.stored_at);
-        Self {
-            key: Some(key),
-            ended_at: now.before(age),
-            settles_at: now.after(settings.quiet_period.saturating_sub(age)),
-            ..Self::delivered(id, now, delivery, Phase::Queued { call }, settings)
-        }
-    }
-
-    /// The same, where this processor was done with the call at that time.
-    pub(crate) fn after(self, loaded_at: Time) -> Self {
-        Self { is_repeat: self.ended_at <= loaded_at, ..self }
-    }
-
-    /// A job about a payload that can never be processed: it becomes a dead letter with the reason.
-    pub(crate) fn rejected(id: JobId, now: Time, delivery: &Delivery, reason: String, settings: &Settings) -> Self {
-        let dead_letter = DeadLetter {
-            stream_sequence: delivery.stream_sequence,
-            attempts: delivery.attempt,
-            reason,
-            at: delivery.received_at,
-            ended: None,
-        };
-        Self::delivered(id, now, delivery, Phase::DeadLettering { dead_letter: Arc::new(dead_letter) }, settings)
-    }
-
-    /// A job about a call that came while the processor drains.
-    pub(crate) fn handed_on(
-        id: JobId,
-        now: Time,
-        delivery: &Delivery,
-        call: SessionEnded,
-        settings: &Settings,
-    ) -> Self {
-        let phase = if are_few(delivery.attempt, settings) {
-            Phase::Republishing { call }
-        } else {
-            Phase::Acknowledging { acknowledgement: Acknowledgement::drained() }
-        };
-        Self::delivered(id, now, delivery, phase, settings)
-    }
-
-    /// A job about a message that used up its deliveries. It becomes a dead letter, unless its call is announced.
-    pub(crate) fn exhausted(id: JobId, now: Time, exhausted: &Exhausted) -> Self {
-        let Exhausted { stream_sequence, attempts, received_at, payload } = exhausted;
-        let reason = format!("handed over {attempts} times, and each time its process died or was cut off");
-        let (stream_sequence, attempts, at) = (*stream_sequence, *attempts, *received_at);
-        let letter = |ended| Arc::new(DeadLetter { stream_sequence, attempts, reason, at, ended });
-        let ended = payload.as_ref().and_then(|payload| SessionEnded::parse(&payload.0).ok());
-        let (key, phase) = match ended {
-            Some(call) => {
-                let question = Question::Announced { dead_letter: letter(Some(call.clone())) };
-                (Some(call.session.key()), Phase::Checking { call, question })
-            }
-            None => (None, Phase::DeadLettering { dead_letter: letter(None) }),
-        };
-        Self { key, stream_sequence, attempt: attempts, began_as: attempts, ..Self::in_phase(id, now, at, phase) }
-    }
-
-    /// A job about a session that has more segments than its summary, which waits until it is the first of its key.
-    pub(crate) fn stale(id: JobId, now: Time, key: Key, stale: StaleSummary) -> Self {
-        let StaleSummary { session, published_segments, received_at } = stale;
-        let phase = Phase::Queued { call: SessionEnded { session, published_segments } };
-        Self { key: Some(key), ..Self::in_phase(id, now, received_at, phase) }
-    }
-
-    fn delivered(id: JobId, now: Time, delivery: &Delivery, phase: Phase, settings: &Settings) -> Self {
-        let mut job = Self::in_phase(id, now, delivery.received_at, phase);
-        job.stream_sequence = delivery.stream_sequence;
-        job.attempt = delivery.attempt;
-        job.began_as = delivery.attempt;
-        job.reply = Some(Arc::clone(&delivery.reply));
-        job.age = delivery.received_at.since(delivery.stored_at);
-        job.timers.set(Timer::Heartbeat, now.after(settings.heartbeat_interval()));
-        job
-    }
-
-    fn in_phase(id: JobId, now: Time, received_at: WallTime, phase: Phase) -> Self {
-        Self {
-            id,
-            stream_sequence: 0,
-            attempt: 0,
-            began_as: 0,
-            exhausted: false,
-            reply: None,
-            key: None,
-            delivered: now,
-            received_at,
-            age: Duration::ZERO,
-            settled: None,
-            ended_at: now,
-            settles_at: now,
-            is_repeat: false,
-            phase,
-            asked: 0,
-            asked_at: now,
-            awaited: None,
-            retries: 0,
-            failing_since: None,
-            outcome: None,
-            timers: Timers::default(),
-            scheduled: None,
-            weighed: Weight::default(),
-        }
-    }
-
-    pub(crate) fn state(&self) -> State {
-        match self.phase {
-            Phase::Over => State::Over,
-            Phase::Queued { .. } => State::Queued,
-            Phase::Quiet { .. } => State::Quiet,
-            Phase::Counting { .. } => State::Counting,
-            Phase::Loading { .. } => State::Loading,
-            Phase::Saving { .. } => State::Saving,
-            Phase::Checking { .. } => State::Checking,
-            Phase::Publishing { .. } => State::Publishing,
-            Phase::Marking { .. } => State::Marking,
-            Phase::DeadLettering { .. } => State::DeadLettering,
-            Phase::Republishing { .. } => State::Republishing,
-            Phase::Acknowledging { .. } => State::Acknowledging,
-        }
-    }
-
-    pub(crate) fn reply(&self) -> Option<&Arc<str>> {
-        self.reply.as_ref()
-    }
-
-    pub(crate) fn stream_sequence(&self) -> u64 {
-        self.stream_sequence
-    }
-
-    pub(crate) fn key(&self) -> Option<&Key> {
-        self.key.as_ref()
-    }
-
-    /// The kind of effect that it has asked for, or is about to.
-    pub(crate) fn kind(&self) -> Option<EffectKind> {
-        self.phase.kind()
-    }
-
-    /// Whether it is about to ask for a page.
-    pub(crate) fn is_loading(&self) -> bool {
-        matches!(self.phase, Phase::Loading { .. })
-    }
-
-    /// How many bytes the page may bring that it is about to ask for.
-    pub(crate) fn next_page_bytes(&self, settings: &Settings) -> Option<u64> {
-        let Phase::Loading { loading, .. } = &self.phase else { return None };
-        Some(page_bytes(loading, settings))
-    }
-
-    /// What it has to be reckoned with for.
-    pub(crate) fn weight(&self, settings: &Settings) -> Weight {
-        let awaits_page = self.is_loading() && self.awaited.is_some();
-        let (held, awaited) = match &self.phase {
-            Phase::Loading { loading, .. } => {
-                (loading.held_bytes(), if awaits_page { page_bytes(loading, settings) } else { 0 })
-            }
-            Phase::Saving { bytes, .. } => (*bytes, 0),
-            Phase::Over
-            | Phase::Queued { .. }
-            | Phase::Quiet { .. }
-            | Phase::Counting { .. }
-            | Phase::Checking { .. }
-            | Phase::Publishing { .. }
-            | Phase::Marking { .. }
-            | Phase::DeadLettering { .. }
-            | Phase::Republishing { .. }
-            | Phase::Acknowledging { .. } => (0, 0),
-        };
-        Weight { bytes: u64::try_from(held).unwrap_or(u64::MAX).saturating_add(awaited), awaits_page }
-    }
-
-    /// Whether it is about to be given back to JetStream.
-    pub(crate) fn gives_back(&self) -> bool {
-        matches!(self.phase, Phase::Acknowledging { acknowledgement: Acknowledgement::Nak { .. } })
-    }
-
-    /// Whether `report` is what this job waits for.
-    pub(crate) fn awaits(&self, effect: EffectId, report: &Report) -> bool {
-        self.awaited == Some(effect.number) && (matches!(report, Report::Failed(_)) || self.expects(report))
-    }
-
-    fn expects(&self, report: &Report) -> bool {
-        matches!(
-            (&self.phase, report),
-            (Phase::Counting { .. }, Report::Counted { .. })
-                | (Phase::Loading { .. }, Report::Loaded(_))
-                | (Phase::Saving { .. }, Report::Saved(_))
-                | (Phase::Checking { .. }, Report::Checked(_))
-                | (Phase::Publishing { .. }, Report::Published { .. })
-                | (Phase::Marking { .. }, Report::Marked)
-                | (Phase::DeadLettering { .. }, Report::DeadLettered { .. })
-                | (Phase::Republishing { .. }, Report::Republished { .. })
-                | (Phase::Acknowledging { .. }, Report::Acknowledged)
-        )
-    }
-
-    /// How long ago its end was stored; how long ago it began, for a job without a delivery.
-    pub(crate) fn age(&self, now: Time) -> Duration {
-        self.age + now.since(self.delivered)
-    }
-
-    /// What is known of it.
-    pub(crate) fn view(&self, now: Time) -> JobView {
-        let Self { id: job, attempt, retries: failures, .. } = *self;
-        JobView { job, key: self.key.clone(), state: self.state(), attempt, failures, age: self.age(now) }
-    }
-
-    /// What is to be counted of its settling, once.
-    pub(crate) fn take_settled(&mut self) -> Option<Settled> {
-        self.settled.take()
-    }
-
-    /// How long after its end was stored the first notification of its call was, where this event says that it was.
-    pub(crate) fn first_notification(&self, event: &Event, now: Time) -> Option<Duration> {
-        let is_published = matches!(event, Event::Reported(Report::Published { .. }));
-        (is_published && !self.announces_revision()).then(|| self.age(now))
-    }
-
-    /// Whether it publishes that a summary was replaced.
-    pub(crate) fn announces_revision(&self) -> bool {
-        matches!(self.phase, Phase::Publishing { announcement: Announcement::Revised { .. }, .. })
-    }
-
-    /// What became of its call, once that is announced.
-    pub(crate) fn outcome(&self) -> Option<Outcome> {
-        self.outcome
-    }
-
-    /// What is said of a call that is done.
-    pub(crate) fn done(&self, now: Time, published_segments: u64) -> Option<Done> {
-        let Outcome { segments, complete, .. } = self.outcome?;
-        Some(Done {
-            job: self.id,
-            key: self.key.clone()?,
-            stream_sequence: self.reply.as_ref().map(|_| self.stream_sequence),
-            segments,
-            published_segments,
-            complete,
-            attempts: self.attempt,
-            took: now.since(self.delivered),
-        })
-    }
-
-    /// How many segments its end announced.
-    pub(crate) fn published_segments(&self) -> Option<u64> {
-        match &self.phase {
-            Phase::Queued { call }
-            | Phase::Quiet { call, .. }
-            | Phase::Counting { call, .. }
-            | Phase::Loading { call, .. }
-            | Phase::Saving { call, .. }
-            | Phase::Checking { call, .. }
-            | Phase::Publishing { call, .. }
-            | Phase::Marking { call, .. }
-            | Phase::Republishing { call } => Some(call.published_segments),
-            Phase::Over | Phase::DeadLettering { .. } | Phase::Acknowledging { .. } => None,
-        }
-    }
-
     /// The one place where a job changes its state; the table above says how.
     pub(crate) fn advance(&mut self, event: Event, around: Around<'_>) -> Next {
         let Around { now, settings, .. } = around;
@@ -535,6 +268,7 @@ impl Job {
             (Phase::Queued { call }, Event::FirstOfKey) => self.settle(call),
             (Phase::Queued { call }, Event::Covered(outcome)) => self.covered(call, outcome),
             (Phase::Quiet { call, settling }, Event::QuietOver) => (Phase::Counting { call, settling }, Next::Ask),
+            (phase @ Phase::Checking { .. }, Event::QuietOver) => (phase, Next::Ask),
             (Phase::Counting { call, settling }, Event::Reported(Report::Counted { segments })) => {
                 self.counted(now, call, settling, segments, settings)
             }
@@ -595,8 +329,13 @@ impl Job {
                 | Phase::Marking { call, .. },
                 Event::GraceOver,
             ) => self.given_back(call, settings),
+            (Phase::Checking { call, question: Question::Announced { dead_letter, .. } }, Event::Drain) => {
+                let question = Question::Announced { dead_letter, until: Some(now) };
+                let next = if self.timers.is_set(Timer::Settle) { Next::Ask } else { Next::Stay };
+                (Phase::Checking { call, question }, next)
+            }
             // Better a dead letter too many than a message that is lost.
-            (Phase::Checking { question: Question::Announced { dead_letter }, .. }, Event::GraceOver) => {
+            (Phase::Checking { question: Question::Announced { dead_letter, .. }, .. }, Event::GraceOver) => {
                 (Phase::DeadLettering { dead_letter }, Next::Ask)
             }
             (
@@ -669,177 +408,12 @@ impl Job {
         }
     }
 
-    /// A summary is stored: announces it, unless that was done before. What was read too long ago is read again: another
-    /// processor may have announced it since, and the stream may have forgotten that.
-    fn stored(&mut self, call: SessionEnded, news: News, around: Around<'_>) -> (Phase, Next) {
-        let Around { now, settings, .. } = around;
-        let Some(announcement) = self.announcement(news.stored, settings) else {
-            return self.done_with(news);
-        };
-        if now.since(news.read_at) > settings.mark_is_fresh_for() {
-            return (Phase::Checking { call, question: Question::News { loaded_at: news.loaded_at } }, Next::Ask);
-        }
-        (Phase::Publishing { call, announcement, news }, Next::Ask)
-    }
-
-    /// What is to be announced of a stored summary. A job without a delivery only announces what replaced an announced
-    /// summary; the first announcement is the business of the job that has the delivery.
-    fn announcement(&self, stored: Stored, settings: &Settings) -> Option<Announcement> {
-        match stored.notified {
-            None if self.reply.is_none() => None,
-            None if settings.announce_once => Some(Announcement::ProcessedOnce),
-            None => Some(Announcement::Processed),
-            Some(_) if settings.revise => {
-                stored.unannounced_revision().map(|revision| Announcement::Revised { revision })
-            }
-            Some(_) => None,
-        }
-    }
-
-    fn checked(
-        &mut self,
-        call: SessionEnded,
-        question: Question,
-        stored: Option<Stored>,
-        around: Around<'_>,
-    ) -> (Phase, Next) {
-        let read_at = self.asked_at;
-        match (question, stored) {
-            (Question::Covered, Some(stored))
-                if stored.notified.is_some()
-                    && stored.segments >= call.published_segments
-                    && self.announcement(stored, around.settings).is_none() =>
-            {
-                self.done_with(News { stored, read_at, loaded_at: None })
-            }
-            (Question::Covered, _) => self.settle(call),
-            (Question::News { loaded_at }, Some(stored)) => {
-                let news = News { stored, read_at, loaded_at };
-                match self.announcement(stored, around.settings) {
-                    Some(announcement) => (Phase::Publishing { call, announcement, news }, Next::Ask),
-                    None => self.done_with(news),
-                }
-            }
-            // Somebody has removed it.
-            (Question::News { .. }, None) => (Phase::Counting { call, settling: Settling::default() }, Next::Ask),
-            (Question::Announced { .. }, Some(stored)) if is_done(stored, &call) => (Phase::Over, Next::End),
-            (Question::Announced { dead_letter }, _) => (Phase::DeadLettering { dead_letter }, Next::Ask),
-        }
-    }
-
-    /// The announcement is in the stream, and the summary has its mark. What was announced may be less than what is stored:
-    /// an earlier job announced it, and more segments came before the mark. Then the difference is a revision.
-    fn announced(
-        &mut self,
-        call: SessionEnded,
-        announcement: Announcement,
-        news: News,
-        segments: u64,
-        around: Around<'_>,
-    ) -> (Phase, Next) {
-        if segments >= news.stored.segments || !around.settings.revise {
-            return self.done_with(news);
-        }
-        let announced = match announcement {
-            Announcement::Processed | Announcement::ProcessedOnce => 1,
-            Announcement::Revised { revision } => revision,
-        };
-        let revision = announced.saturating_add(1);
-        let news = News { stored: Stored { revision, ..news.stored }, ..news };
-        (Phase::Publishing { call, announcement: Announcement::Revised { revision }, news }, Next::Ask)
-    }
-
-    fn done_with(&mut self, news: News) -> (Phase, Next) {
-        let Stored { segments, complete, notified, .. } = news.stored;
-        // A job without a delivery leaves the first announcement to others.
-        if self.reply.is_some() || notified.is_some() {
-            self.outcome = Some(Outcome { segments, complete, loaded_at: news.loaded_at });
-        }
-        self.finished(Acknowledgement::Ack)
-    }
-
     /// The end of the work: the last word on the delivery, where there is one.
     fn finished(&self, acknowledgement: Acknowledgement) -> (Phase, Next) {
         if self.reply.is_some() {
             (Phase::Acknowledging { acknowledgement }, Next::Ask)
         } else {
             (Phase::Over, Next::End)
-        }
-    }
-
-    /// A draining processor gives the job back. A nak costs an attempt, and a row of rollouts must not use them up: where
-    /// they are few the end is published again, and counts from the beginning.
-    fn given_back(&self, call: SessionEnded, settings: &Settings) -> (Phase, Next) {
-        if self.reply.is_some() && (self.exhausted || are_few(self.attempt, settings)) {
-            (Phase::Republishing { call }, Next::Ask)
-        } else {
-            self.finished(Acknowledgement::drained())
-        }
-    }
-
-    /// No attempt will end otherwise: the message is kept for people.
-    fn dead_letter(&self, now: Time, call: SessionEnded, reason: String) -> (Phase, Next) {
-        if self.reply.is_none() {
-            return (Phase::Over, Next::End);
-        }
-        let Self { stream_sequence, attempt: attempts, .. } = *self;
-        let dead_letter = DeadLetter { stream_sequence, attempts, reason, at: self.wall(now), ended: Some(call) };
-        (Phase::DeadLettering { dead_letter: Arc::new(dead_letter) }, Next::Ask)
-    }
-
-    /// Asks for the effect of the phase. Whatever the job waited for before, it waits for this one's report now.
-    pub(crate) fn ask(&mut self, now: Time, settings: &Settings) -> Option<(EffectId, Effect)> {
-        let effect = self.effect(settings)?;
-        (self.asked, self.asked_at) = (self.asked + 1, now);
-        self.awaited = Some(self.asked);
-        self.timers.clear(Timer::Settle);
-        self.timers.clear(Timer::Retry);
-        self.timers.set(Timer::Answer, now.after(settings.answer_timeout()));
-        if self.gives_back() {
-            // A heartbeat would override the delay of the nak: nats-server, consumer.go, progressUpdate.
-            self.timers.clear(Timer::Heartbeat);
-        }
-        Some((EffectId { job: self.id, number: self.asked }, effect))
-    }
-
-    fn effect(&self, settings: &Settings) -> Option<Effect> {
-        match &self.phase {
-            Phase::Over | Phase::Queued { .. } | Phase::Quiet { .. } => None,
-            Phase::Counting { call, .. } => Some(Effect::Count { session_id: Arc::clone(&call.session.session_id) }),
-            Phase::Loading { call, loading } => Some(Effect::Load {
-                session_id: Arc::clone(&call.session.session_id),
-                after: loading.after.clone(),
-                limit: settings.page_size,
-                max_bytes: page_bytes(loading, settings),
-                counted: loading.counted,
-            }),
-            Phase::Saving { summary, .. } => Some(Effect::Save { summary: Arc::clone(summary) }),
-            Phase::Checking { .. } => Some(Effect::Check { key: self.key.clone()? }),
-            Phase::Publishing { call, announcement, news: News { stored, .. } } => Some(Effect::Publish {
-                key: self.key.clone()?,
-                announcement: *announcement,
-                notification: Notification {
-                    session: call.session.clone(),
-                    segments: stored.segments,
-                    complete: stored.complete,
-                    revision: matches!(announcement, Announcement::Revised { .. }).then_some(stored.revision),
-                },
-            }),
-            Phase::Marking { announcement, segments, notified, .. } => Some(Effect::Mark {
-                key: self.key.clone()?,
-                announcement: *announcement,
-                segments: *segments,
-                notified: *notified,
-            }),
-            Phase::DeadLettering { dead_letter } => Some(Effect::DeadLetter { dead_letter: Arc::clone(dead_letter) }),
-            Phase::Republishing { call } => {
-                Some(Effect::Republish { stream_sequence: self.stream_sequence, ended: call.clone() })
-            }
-            Phase::Acknowledging { acknowledgement } => Some(Effect::Acknowledge {
-                reply: self.reply.clone()?,
-                key: self.key.clone(),
-                acknowledgement: acknowledgement.clone(),
-            }),
         }
     }
 
@@ -853,151 +427,8 @@ impl Job {
         }
     }
 
-    fn failed(&mut self, phase: Phase, failure: &Failure, around: Around<'_>) -> (Phase, Next) {
-        let Around { now, served, settings, planted } = around;
-        let since = *self.failing_since.get_or_insert(now);
-        let serving = phase.kind().and_then(|kind| served.since(kind, now, settings.longest_silence(), planted));
-        let tried_enough = serving.is_some_and(|serving| now.since(since.max(serving)) >= settings.retry_timeout);
-        let remedy = classify(failure.kind);
-        if (remedy == Remedy::TryAgain && !tried_enough) || self.must_go_on(&phase, failure.kind) {
-            let pause = pause(self.stream_sequence, self.retries, settings);
-            self.retries += 1;
-            return (phase, Next::Wait(Timer::Retry, now.after(pause)));
-        }
-        self.retries = 0;
-        self.failing_since = None;
-        match phase {
-            Phase::Acknowledging { .. } | Phase::Over => (Phase::Over, Next::End),
-            Phase::Republishing { .. } => {
-                self.finished(Acknowledgement::Nak { delay: Duration::ZERO, reason: failure.to_string() })
-            }
-            Phase::DeadLettering { dead_letter } => {
-                self.finished(Acknowledgement::Term { reason: dead_letter.reason.clone() })
-            }
-            // It is announced: that it cannot be marked must not become a second announcement.
-            Phase::Marking { news, .. } => self.done_with(news),
-            Phase::Checking { call, question: Question::Covered } => self.settle(call),
-            Phase::Checking { question: Question::Announced { dead_letter }, .. } => {
-                (Phase::DeadLettering { dead_letter }, Next::Ask)
-            }
-            Phase::Queued { call }
-            | Phase::Quiet { call, .. }
-            | Phase::Counting { call, .. }
-            | Phase::Loading { call, .. }
-            | Phase::Saving { call, .. }
-            | Phase::Checking { call, question: Question::News { .. } }
-            | Phase::Publishing { call, .. } => match remedy {
-                Remedy::TryAgain => self.given_up(call, failure, around),
-                Remedy::DeadLetter => self.dead_letter(now, call, failure.to_string()),
-            },
-        }
-    }
-
-    /// What is tried without end: a dead letter, since without it the call would be lost; a mark, unless it is refused; and
-    /// to publish an end again that JetStream hands over no more.
-    fn must_go_on(&self, phase: &Phase, failure: FailureKind) -> bool {
-        match phase {
-            Phase::DeadLettering { .. } => failure != FailureKind::Missing,
-            Phase::Marking { .. } => classify(failure) == Remedy::TryAgain,
-            Phase::Republishing { .. } => self.exhausted,
-            Phase::Over
-            | Phase::Queued { .. }
-            | Phase::Quiet { .. }
-            | Phase::Counting { .. }
-            | Phase::Loading { .. }
-            | Phase::Saving { .. }
-            | Phase::Checking { .. }
-            | Phase::Publishing { .. }
-            | Phase::Acknowledging { .. } => false,
-        }
-    }
-
-    /// The retry timeout is over while others succeed. JetStream may have handed the message over so often meanwhile that a
-    /// nak would be the end of it: then it is published again.
-    fn given_up(&self, call: SessionEnded, failure: &Failure, around: Around<'_>) -> (Phase, Next) {
-        let Around { now, settings, .. } = around;
-        if self.reply.is_none() || self.began_as >= settings.max_deliver {
-            self.dead_letter(now, call, failure.to_string())
-        } else if self.exhausted || self.attempt >= settings.max_deliver {
-            (Phase::Republishing { call }, Next::Ask)
-        } else {
-            self.finished(Acknowledgement::Nak { delay: settings.nak_delay, reason: failure.to_string() })
-        }
-    }
-
     /// The shell's wall clock, carried on from the delivery by the clock that never goes back.
     fn wall(&self, now: Time) -> WallTime {
         self.received_at.after(now.since(self.delivered))
-    }
-}
-
-impl Phase {
-    /// The kind of the phase's effect.
-    fn kind(&self) -> Option<EffectKind> {
-        match self {
-            Self::Over | Self::Queued { .. } | Self::Quiet { .. } => None,
-            Self::Counting { .. } => Some(EffectKind::Count),
-            Self::Loading { .. } => Some(EffectKind::Load),
-            Self::Saving { .. } => Some(EffectKind::Save),
-            Self::Checking { .. } => Some(EffectKind::Check),
-            Self::Publishing { .. } => Some(EffectKind::Publish),
-            Self::Marking { .. } => Some(EffectKind::Mark),
-            Self::DeadLettering { .. } => Some(EffectKind::DeadLetter),
-            Self::Republishing { .. } => Some(EffectKind::Republish),
-            Self::Acknowledging { .. } => Some(EffectKind::Acknowledge),
-        }
-    }
-}
-
-/// What the next page may bring.
-fn page_bytes(loading: &Loading, settings: &Settings) -> u64 {
-    let expected = loading.counted.clamp(1, settings.page_size.into()).saturating_mul(SEGMENT_BYTES);
-    expected.min(settings.max_page_bytes).max(loading.needs.unwrap_or(0))
-}
-
-/// Whether nothing is owed for the end of a call of which this is stored. An end that announces more than a complete summary
-/// has is not done.
-fn is_done(stored: Stored, call: &SessionEnded) -> bool {
-    stored.notified.is_some() && (!stored.complete || stored.segments >= call.published_segments)
-}
-
-/// Whether the job should not cost its message another attempt: it is not the first, or there are no more than three.
-fn are_few(attempt: u64, settings: &Settings) -> bool {
-    attempt > 1 || settings.max_deliver <= 3
-}
-
-/// The pause before a retry: doubled each time up to the cap, and between half and all of that, so that many jobs that
-/// failed together do not come back together. Derived from the job, not drawn: the same job pauses the same way.
-fn pause(stream_sequence: u64, retries: u32, settings: &Settings) -> Duration {
-    let full =
-        settings.retry_base.saturating_mul(1_u32.checked_shl(retries).unwrap_or(u32::MAX)).min(settings.retry_cap);
-    let part = mix(stream_sequence ^ (u64::from(retries) << 48)) % 1024;
-    full / 2 + full / 2 * u32::try_from(part).unwrap_or(0) / 1024
-}
-
-/// The finaliser of SplitMix64 (Steele, Lea and Flood, 2014).
-fn mix(seed: u64) -> u64 {
-    let a = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let b = (a ^ (a >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let c = (b ^ (b >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    c ^ (c >> 31)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_double_up_to_the_cap_and_differ_between_jobs() {
-        let settings = Settings::default();
-        for retries in 0..40 {
-            let full = Duration::from_millis(100 << retries.min(6)).min(settings.retry_cap);
-            for sequence in 0..50 {
-                let pause = pause(sequence, retries, &settings);
-                assert!(pause >= full / 2 && pause <= full, "{retries}: {pause:?} of {full:?}");
-            }
-        }
-        assert_ne!(pause(1, 3, &settings), pause(2, 3, &settings));
-        assert_eq!(pause(1, 3, &settings), pause(1, 3, &settings));
     }
 }

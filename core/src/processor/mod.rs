@@ -17,7 +17,7 @@ use crate::{
     job::{Around, Event, Job, Next, Outcome, State, Weight},
     kind::EffectKind,
     output::{Notice, Output, Timer, WakeUp},
-    served::Served,
+    served::{Served, Service},
     settings::{Settings, SettingsError},
     time::Time,
 };
@@ -49,6 +49,8 @@ pub struct Processor {
     queued: usize,
     /// Jobs without a delivery.
     without_delivery: usize,
+    /// Those of them about a message that used up its deliveries.
+    exhausted: usize,
     done: DoneCalls,
     bytes: Bytes,
     served: Served,
@@ -163,6 +165,7 @@ impl Processor {
             acknowledging: 0,
             queued: 0,
             without_delivery: 0,
+            exhausted: 0,
             done: DoneCalls::default(),
             bytes: Bytes::default(),
             served: Served::default(),
@@ -255,15 +258,17 @@ impl Processor {
     ///
     /// A job that only waits for the confirmation of its acknowledgement takes no room: a server that was killed forgets
     /// its last deliveries, answers no acknowledgement of them, and delivers them again only to whoever asks. Nor does one
-    /// that waits for another one of the same key: one end that is published many times must not delay other calls. All
-    /// together there are four times as many jobs as asked for, at the most.
+    /// that waits for another one of the same key: one end that is published many times must not delay other calls. Nor does
+    /// one about a message that used up its deliveries, which mostly waits. The others are together at most four times as many
+    /// jobs as asked for.
     #[must_use]
     pub fn room(&self) -> usize {
         let most = self.settings.max_in_flight;
-        let working = self.jobs.len().saturating_sub(self.acknowledging + self.queued);
+        let jobs = self.jobs.len().saturating_sub(self.exhausted);
+        let working = jobs.saturating_sub(self.acknowledging + self.queued);
         match self.stage {
             Stage::Stopping { .. } | Stage::Draining { .. } | Stage::LastMoment { .. } => 0,
-            Stage::Running => most.saturating_sub(working).min(most.saturating_mul(4).saturating_sub(self.jobs.len())),
+            Stage::Running => most.saturating_sub(working).min(most.saturating_mul(4).saturating_sub(jobs)),
         }
     }
 
@@ -423,6 +428,7 @@ impl Processor {
             self.messages.insert(job.stream_sequence(), id);
         }
         self.without_delivery += usize::from(job.reply().is_none());
+        self.exhausted += usize::from(job.is_about_exhausted());
         self.jobs.insert(id, Box::new(job));
         self.go_on(id, next);
     }
@@ -524,7 +530,7 @@ impl Processor {
         self.counters.abandoned += u64::try_from(self.jobs.len()).unwrap_or(u64::MAX);
         self.jobs.clear();
         self.bytes = Bytes::default();
-        (self.acknowledging, self.queued, self.without_delivery) = (0, 0, 0);
+        (self.acknowledging, self.queued, self.without_delivery, self.exhausted) = (0, 0, 0, 0);
         self.messages.clear();
         self.key_queues.clear();
         self.due.clear();
@@ -612,11 +618,12 @@ impl Processor {
     /// What a report says of its kind of effect.
     fn learn_from(&mut self, id: JobId, event: &Event) {
         let Event::Reported(report) = event else { return };
-        let Some(kind) = self.jobs.get(&id).and_then(|job| job.kind()) else { return };
+        let Some(service) = self.jobs.get(&id).and_then(|job| job.service()) else { return };
         let notice = match report {
             Report::Failed(failure) => {
-                self.counters.dead_letters_failed += u64::from(kind == EffectKind::DeadLetter);
-                self.served.failed(self.now, kind, failure)
+                let is_dead_letter = service == Service::of(EffectKind::DeadLetter);
+                self.counters.dead_letters_failed += u64::from(is_dead_letter);
+                self.served.failed(self.now, service, failure)
             }
             Report::Counted { .. }
             | Report::Loaded(_)
@@ -626,7 +633,7 @@ impl Processor {
             | Report::Marked
             | Report::DeadLettered { .. }
             | Report::Republished { .. }
-            | Report::Acknowledged => self.served.succeeded(self.now, kind, self.settings.longest_silence()),
+            | Report::Acknowledged => self.served.succeeded(self.now, service, self.settings.longest_silence()),
         };
         self.outputs.extend(notice.map(Output::Notice));
     }
@@ -707,6 +714,7 @@ impl Processor {
     fn end(&mut self, id: JobId) {
         let Some(job) = self.jobs.remove(&id) else { return };
         self.without_delivery -= usize::from(job.reply().is_none());
+        self.exhausted -= usize::from(job.is_about_exhausted());
         if self.messages.get(&job.stream_sequence()) == Some(&id) {
             self.messages.remove(&job.stream_sequence());
         }

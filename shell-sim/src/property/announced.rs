@@ -1,6 +1,9 @@
 //! What is announced and acknowledged, and in which order.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use jetstream_model::AckBody;
 use transcript_core::{
@@ -84,6 +87,8 @@ pub(super) struct AMarkedSummaryIsNotAnnouncedAgain {
     told: BTreeMap<(usize, JobId), (Mark, Time)>,
     /// The jobs that may have announced a key, all together.
     entitled: BTreeMap<Key, BTreeSet<(usize, u64, JobId)>>,
+    /// When the last job was told that a key has no mark which may have announced it.
+    news: BTreeMap<Key, Time>,
     starts: BTreeMap<usize, u64>,
     /// Whether some message may have arrived twice, the second time when its id was forgotten.
     twice: bool,
@@ -125,7 +130,11 @@ impl Property for AMarkedSummaryIsNotAnnouncedAgain {
                 Some((Mark::Missing, told)) if now.since(*told) > millis(ledger.plan.options.window_ms / 2) => {
                     return Err(format!("{key} is announced on news of {:?} ago", now.since(*told)));
                 }
-                Some(_) | None => {}
+                Some((Mark::Missing, told)) => {
+                    let news = self.news.entry(key.clone()).or_default();
+                    *news = (*news).max(*told);
+                }
+                None => {}
             }
             let start = self.starts.get(processor).copied().unwrap_or(0);
             self.entitled.entry(key.clone()).or_default().insert((*processor, start, id.job));
@@ -135,6 +144,11 @@ impl Property for AMarkedSummaryIsNotAnnouncedAgain {
         let entitled = self.entitled.get(&key).map_or(0, BTreeSet::len);
         if marked && entitled <= 1 && !self.twice {
             return Err(format!("{key} has its mark and was announced again"));
+        }
+        // However long a process stood still in between: what it says then is checked first.
+        let age = self.news.get(&key).map_or(Duration::ZERO, |told| now.since(*told));
+        if marked && age > millis(ledger.plan.options.window_ms) && !self.twice {
+            return Err(format!("{key} has its mark and was announced on news of {age:?} ago"));
         }
         Ok(())
     }

@@ -1,9 +1,15 @@
 //! What never grows, and what never stands still.
 
+use std::time::Duration;
+
 use transcript_core::Time;
 
 use super::{Property, TheEnd};
-use crate::{ledger::Ledger, observation::Observation};
+use crate::{
+    ledger::{Ledger, Origin},
+    observation::Observation,
+    plan::{Action, EndPayload, Fault, Plan},
+};
 
 /// A wake-up that was served is not asked for again.
 pub(super) struct DeadlinesMove;
@@ -20,6 +26,61 @@ impl Property for DeadlinesMove {
         }
         Ok(())
     }
+}
+
+/// While fewer calls are under way than a processor has room for, an end is delivered at once, however often the ends of
+/// other calls are repeated.
+pub(super) struct RepeatsDelayNoOtherCall;
+
+/// How long a delivery may take besides the network.
+const AT_ONCE: Duration = Duration::from_secs(1);
+/// How long everything must have been well before, so that nobody is busy with the past.
+const CALM: Duration = Duration::from_secs(20);
+/// When the processors have been started.
+const STARTED: Duration = Duration::from_secs(3);
+
+impl Property for RepeatsDelayNoOtherCall {
+    fn name(&self) -> &'static str {
+        "RepeatsDelayNoOtherCall"
+    }
+
+    fn saw(&mut self, now: Time, seen: &Observation<'_>, ledger: &Ledger) -> Result<(), String> {
+        let Observation::Sent { sequence, .. } = seen else { return Ok(()) };
+        let Some(end) = ledger.ends.get(sequence) else { return Ok(()) };
+        let is_first = end.attempts.len() == 1 && matches!(end.origin, Origin::Transcriber { .. });
+        let since = end.stored_at.max(Time::ZERO.after(STARTED));
+        let options = &ledger.plan.options;
+        let within = AT_ONCE + Duration::from_micros(options.delay_us + options.jitter_us) * 4;
+        if !is_first || now.since(since) <= within || !has_room_for_every_call(&ledger.plan) {
+            return Ok(());
+        }
+        if !ledger.is_undisturbed(since.before(CALM), now) {
+            return Ok(());
+        }
+        Err(format!(
+            "message {sequence} was delivered {:?} after it was stored, though there was room",
+            now.since(since)
+        ))
+    }
+}
+
+/// Whether each processor always has room for all calls of the plan at the same time, and for one end more.
+fn has_room_for_every_call(plan: &Plan) -> bool {
+    let room = |fault: &Fault| {
+        if let Action::SetProcessors { max_in_flight, .. } = fault.what {
+            max_in_flight
+        } else if let Action::SetMaxAckPending { max_ack_pending: Some(_) } = fault.what {
+            0
+        } else {
+            usize::MAX
+        }
+    };
+    let room = plan.faults.iter().map(room).fold(plan.options.max_in_flight, usize::min);
+    let ends = || plan.calls.iter().flat_map(|call| &call.ends);
+    let malformed = ends().filter(|end| matches!(end.payload, EndPayload::Malformed(_))).count();
+    // All jobs together are at most four times as many.
+    let fits = plan.calls.len() + malformed < room && ends().count() <= room.saturating_mul(4);
+    fits && plan.options.max_ack_pending.is_none() && plan.chores.is_empty()
 }
 
 /// No more jobs than asked for, those without a delivery aside, no delivery turned away, and no job left over at the end.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use jetstream_model::AckSubject;
-use transcript_core::{Acknowledgement, Effect, Time, contract::REASON_HEADER, ids::JobId};
+use transcript_core::{Acknowledgement, Effect, Settings, Time, contract::REASON_HEADER, ids::JobId};
 
 use super::Property;
 use crate::{
@@ -41,6 +41,60 @@ impl Property for ADeadLetterHasACause {
             return Ok(());
         }
         Err(format!("message {of} became a dead letter without a cause: {reason:?}"))
+    }
+}
+
+/// Used-up deliveries make no dead letter while a living process has the message in hand, before that had time to announce the
+/// call: JetStream counts the deliveries that its own outages cost as well.
+#[derive(Default)]
+pub(super) struct ADeadLetterWaitsForACallInHand {
+    in_hand: BTreeSet<(usize, u64)>,
+    /// Messages that whoever has them in hand gives up.
+    given_up: BTreeSet<u64>,
+}
+
+impl Property for ADeadLetterWaitsForACallInHand {
+    fn name(&self) -> &'static str {
+        "ADeadLetterWaitsForACallInHand"
+    }
+
+    fn saw(&mut self, now: Time, seen: &Observation<'_>, ledger: &Ledger) -> Result<(), String> {
+        if let Observation::Ended { processor, .. } = seen {
+            self.in_hand.retain(|(by, _)| by != processor);
+        }
+        if let Observation::Delivered { processor, delivery } = seen {
+            self.in_hand.insert((*processor, delivery.stream_sequence));
+        }
+        if let Observation::Asked { processor, effect: Effect::Acknowledge { reply, .. }, .. } = seen {
+            let delivery: AckSubject = reply.parse().expect("the reply subject of a delivery");
+            self.in_hand.remove(&(*processor, delivery.stream_seq));
+        }
+        if let Observation::Asked { processor, effect: Effect::DeadLetter { dead_letter }, .. } = seen
+            && self.in_hand.contains(&(*processor, dead_letter.stream_sequence))
+        {
+            self.given_up.insert(dead_letter.stream_sequence);
+        }
+        let Observation::DeadLetterStored { of, .. } = seen else { return Ok(()) };
+        let Some(end) = ledger.ends.get(of).filter(|end| end.key.is_some() && !self.given_up.contains(of)) else {
+            return Ok(());
+        };
+        let Some(holder) = self.in_hand.iter().find(|(_, message)| message == of).map(|(by, _)| by) else {
+            return Ok(());
+        };
+        let since = end.given_up.map_or(Time::ZERO, |given_up| given_up.at);
+        // Who is told to stop waits for nobody; and what the operator does by hand begins anew.
+        if ledger.is_rolled_out(since, now) || !ledger.plan.chores.is_empty() {
+            return Ok(());
+        }
+        let settings = Settings { quiet_period: ledger.promises.quiet_period, ..ledger.plan.options.core() };
+        let time_enough = settings.others_finish_within().min(settings.retry_timeout);
+        if now.since(since) >= time_enough {
+            return Ok(());
+        }
+        Err(format!(
+            "message {of} is in hand at processor {holder}, and became a dead letter after {:?}",
+            now.since(since)
+        ))
     }
 }
 

@@ -17,6 +17,7 @@
 //! | `EveryStaleSummaryIsRevised` | where it is asked for, when the world has been whole for long enough |
 //! | `WhatIsStoredIsAnnounced` | where revisions are asked for, nobody misses segments of an announced summary |
 //! | `ADeadLetterHasACause` | a refused document, deliveries used up by faults, a redriven payload that is still malformed; neither rollouts nor outages |
+//! | `ADeadLetterWaitsForACallInHand` | used-up deliveries make no dead letter before another process had time to announce the call |
 //! | `ADrainGivesBackFirstDeliveriesOnly` | later ones it publishes again, so that a row of rollouts costs one attempt |
 //! | `OneJobAMessage` | a message that comes again while a job is at work on it is taken over by that job |
 //! | `EveryRedeliveryHasACause` | a healthy run is delivered once: every further delivery follows a fault that explains it |
@@ -25,6 +26,7 @@
 //! | `OnlyTheImpossibleIsTerminated` | a term comes with a reason, for payloads that nobody can process and for dead letters |
 //! | `EverySessionEndsOnceFaultsStop` | what was owed has arrived when the world has been whole for long enough, or is a dead letter; only what nobody could hear of is missing |
 //! | `DeadlinesMove` | a wake-up that was served is not asked for again |
+//! | `RepeatsDelayNoOtherCall` | while fewer calls are under way than there is room for, an end is delivered at once |
 //! | `MemoryStaysWithinBounds` | no more jobs than asked for, and none left over at the end |
 //! | `BytesInFlightStayWithinBounds` | the texts of summaries under way are bounded |
 
@@ -83,6 +85,7 @@ pub(crate) fn all() -> Vec<Box<dyn Property>> {
         Box::<revised::WhatIsStoredIsAnnounced>::default(),
         Box::new(revised::EveryStaleSummaryIsRevised),
         Box::new(dead_letters::ADeadLetterHasACause),
+        Box::<dead_letters::ADeadLetterWaitsForACallInHand>::default(),
         Box::<dead_letters::ADrainGivesBackFirstDeliveriesOnly>::default(),
         Box::<delivered::OneJobAMessage>::default(),
         Box::new(delivered::EveryRedeliveryHasACause),
@@ -91,6 +94,7 @@ pub(crate) fn all() -> Vec<Box<dyn Property>> {
         Box::new(delivered::OnlyTheImpossibleIsTerminated),
         Box::new(delivered::EverySessionEndsOnceFaultsStop),
         Box::new(bounds::DeadlinesMove),
+        Box::new(bounds::RepeatsDelayNoOtherCall),
         Box::new(bounds::MemoryStaysWithinBounds),
         Box::new(bounds::BytesInFlightStayWithinBounds),
     ]

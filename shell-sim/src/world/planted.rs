@@ -2,8 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use transcript_client::jetstream::Frame;
 use transcript_core::{
-    ConsumerSettings, Delivery, Effect, EffectKind, Input, Output, Processor, Report, Settings, Stored,
+    ConsumerSettings, Delivery, Effect, EffectKind, Exhausted, Input, Output, Processor, Report, Settings, Stored,
+    contract::{DEAD_LETTER_SUBJECT, DeadLetter, REASON_HEADER, STREAM_SEQUENCE_HEADER},
     ids::{JobId, Key, Session},
     summary::Summary,
 };
@@ -49,7 +51,8 @@ impl Planted {
         let Some(bug) = self.bug else { return Some(input) };
         match (bug, input) {
             (Bug::HeartbeatsAfterFailure, Input::Reported { report: Report::Failed(_), .. })
-            | (Bug::ExhaustedIgnored, Input::Exhausted(_)) => None,
+            | (Bug::ExhaustedIgnored | Bug::AdvisoryBelieved, Input::Exhausted(_))
+            | (Bug::ConsumerChangeIgnored, Input::Consumer(_)) => None,
             (Bug::DrainBurnsAttempts, Input::Consumer(consumer)) => {
                 Some(Input::Consumer(ConsumerSettings { max_deliver: u64::MAX, ..consumer }))
             }
@@ -89,6 +92,10 @@ impl Planted {
         let Some(bug) = self.bug else { return Some(output) };
         match (bug, output) {
             (Bug::NoHeartbeat, Output::InProgress { .. }) => None,
+            (Bug::GivesBackTooSoon, Output::StopDeliveries) => {
+                self.also.push(Input::DeliveriesStopped);
+                Some(Output::StopDeliveries)
+            }
             (Bug::NoDeadLetter, Output::Perform { id, effect: Effect::DeadLetter { .. } }) => {
                 let report = Report::DeadLettered { stream_sequence: 0 };
                 self.also.push(Input::Reported { effect: id, report });
@@ -112,6 +119,24 @@ impl Planted {
             (_, output) => Some(output),
         }
     }
+}
+
+/// The dead letter of whoever believes an advisory.
+pub(super) fn believed(exhausted: &Exhausted) -> Frame {
+    let dead_letter = DeadLetter {
+        stream_sequence: exhausted.stream_sequence,
+        attempts: exhausted.attempts,
+        reason: "its deliveries are used up".to_owned(),
+        at: exhausted.received_at,
+        ended: None,
+    };
+    let headers = vec![
+        ("Nats-Msg-Id".into(), dead_letter.message_id()),
+        (STREAM_SEQUENCE_HEADER.into(), dead_letter.stream_sequence.to_string()),
+        (REASON_HEADER.into(), dead_letter.reason),
+    ];
+    let payload = exhausted.payload.as_ref().map(|payload| payload.0.clone()).unwrap_or_default();
+    Frame { subject: DEAD_LETTER_SUBJECT.into(), reply: None, headers, payload }
 }
 
 fn unescaped_effect(effect: Effect) -> Effect {

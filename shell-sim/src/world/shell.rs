@@ -17,7 +17,9 @@ use transcript_client::{
     jetstream::{self, Address, JetStream},
     mongodb::{Load, Mark, Request},
 };
-use transcript_core::{Delivery, Effect, Input, Output, Processor, Report, Time, WakeUp, WallTime, ids::EffectId};
+use transcript_core::{
+    Delivery, Effect, Input, Output, Processor, Report, State, Time, WakeUp, WallTime, ids::EffectId,
+};
 
 #[cfg(feature = "planted-bugs")]
 use super::planted;
@@ -40,7 +42,7 @@ const CONSUMER_EVERY: Duration = Duration::from_secs(60);
 /// What the planted bug of the client's buffer asks for beyond what there is room for.
 const PREFETCH: u64 = 200;
 
-/// How long the planted bugs about pull requests wait for the end of one.
+/// How long planted bugs wait for the end of a request.
 const FOR_EVER: Duration = Duration::from_secs(1 << 30);
 
 /// Something that happened to a process.
@@ -134,13 +136,14 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
         world.spawn_on(processor, finders::watch(Rc::clone(&shared)));
     }
     world.spawn_on(processor, Rc::clone(&nats).keep_connected());
+    let standard = jetstream::Settings::with_request_timeout(shared.request_timeout);
     let settings = jetstream::Settings {
         name: format!("processor {processor}").into(),
-        request_timeout: shared.request_timeout,
+        sends_within: if world.has_bug(Bug::LateRequestSent) { FOR_EVER } else { standard.sends_within },
         pull_expires: PULL_EXPIRES,
         pull_margin: pull_margin(world),
         consumer_every: CONSUMER_EVERY,
-        ..jetstream::Settings::default()
+        ..standard
     };
     #[cfg(feature = "planted-bugs")]
     let bug = world.plan.bug;
@@ -315,6 +318,12 @@ impl Driver {
             self.replies.insert(ended.session.key(), Arc::clone(&delivery.reply));
         }
         #[cfg(feature = "planted-bugs")]
+        if let Input::Exhausted(exhausted) = &input
+            && self.has_bug(Bug::AdvisoryBelieved)
+        {
+            self.shared.nats.send(planted::believed(exhausted));
+        }
+        #[cfg(feature = "planted-bugs")]
         {
             let told = self.planted.input(&self.core.borrow(), input);
             told.into_iter().for_each(|input| self.tell(input));
@@ -453,7 +462,11 @@ impl Driver {
 
     fn allow(&mut self) {
         let buffer = if self.has_bug(Bug::ClientBuffer) { PREFETCH } else { 0 };
-        let deliveries = self.core.borrow().allowance() + buffer;
+        let core = self.core.borrow();
+        let queued = if self.has_bug(Bug::RepeatsTakeRoom) { core.states().get(&State::Queued).copied() } else { None };
+        let taken = queued.and_then(|count| u64::try_from(count).ok()).unwrap_or(0);
+        let deliveries = (core.allowance() + buffer).saturating_sub(taken);
+        drop(core);
         self.client.handle(self.shared.time(), jetstream::Input::Allow { deliveries });
     }
 

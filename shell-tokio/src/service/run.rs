@@ -189,8 +189,7 @@ pub async fn drive(
     let settings = transcript_client::jetstream::Settings {
         name: Arc::clone(&name),
         api_prefix: api_prefix.into(),
-        request_timeout,
-        ..transcript_client::jetstream::Settings::default()
+        ..transcript_client::jetstream::Settings::with_request_timeout(request_timeout)
     };
     // Before anything is pulled it listens to advisories: it is a pull that makes JetStream notice.
     let socket = Socket::open(&client, &settings, clock, events, &received).await?;

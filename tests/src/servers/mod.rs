@@ -12,7 +12,7 @@ use thiserror::Error;
 
 pub use self::{
     fetch::{BinaryError, Program},
-    mongod::{Mongod, TestDatabase},
+    mongod::{Mongod, Secondary, TestDatabase},
     nats::{Login, NatsOptions, NatsServer},
     process::ServerProcess,
 };

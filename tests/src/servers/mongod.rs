@@ -120,6 +120,34 @@ impl Mongod {
         .await
     }
 
+    /// Another member of this server's replica set, which has no vote: what it does not have yet, a majority can have. Returns
+    /// once it has everything.
+    ///
+    /// # Errors
+    ///
+    /// See [`Self::replica_set`]; or the primary does not take it in.
+    pub async fn add_secondary(&self) -> Result<Secondary, ServerError> {
+        let secondary = ServerProcess::on_a_free_port(Program::Mongod, |port| async move {
+            let process = ServerProcess::start(Program::Mongod, port, |place| prepare(place, MongodKind::ReplicaSet));
+            let secondary = Secondary { process: process.await? };
+            secondary.process.ready(secondary.accepts_connections()).await?;
+            Ok(secondary)
+        })
+        .await?;
+        let admin = Client::with_uri_str(self.direct_uri()).await?.database("admin");
+        let answer = admin.run_command(doc! { "replSetGetConfig": 1 }).await?;
+        let mut config = answer.get_document("config").cloned().unwrap_or_default();
+        let version = config.get_i32("version").unwrap_or(1);
+        config.insert("version", version + 1);
+        let member = doc! { "_id": 1, "host": secondary.process.address().to_string(), "priority": 0, "votes": 0 };
+        if let Ok(members) = config.get_array_mut("members") {
+            members.push(member.into());
+        }
+        admin.run_command(doc! { "replSetReconfig": config }).await?;
+        secondary.process.ready(secondary.has_everything()).await?;
+        Ok(secondary)
+    }
+
     /// Where clients reach it.
     #[must_use]
     pub fn uri(&self) -> String {
@@ -199,6 +227,36 @@ impl Mongod {
             admin.run_command(doc! { "replSetInitiate": config }).await.map_err(describe)?;
         }
         Err(state(&hello))
+    }
+}
+
+/// A member of a replica set that never becomes primary.
+#[derive(Debug)]
+pub struct Secondary {
+    process: ServerProcess,
+}
+
+impl Secondary {
+    /// Where clients reach it alone.
+    #[must_use]
+    pub fn direct_uri(&self) -> String {
+        format!("mongodb://{}/?directConnection=true", self.process.address())
+    }
+
+    async fn accepts_connections(&self) -> Result<(), NotReached> {
+        wait_until("mongod accepts connections", READY_WITHIN, || async {
+            TcpStream::connect(self.process.address()).await.map(|_| ()).map_err(|error| error.to_string())
+        })
+        .await
+    }
+
+    async fn has_everything(&self) -> Result<(), NotReached> {
+        wait_until("the secondary has everything", READY_WITHIN, || async {
+            let client = Client::with_uri_str(self.direct_uri()).await.map_err(describe)?;
+            let hello = client.database("admin").run_command(doc! { "hello": 1 }).await.map_err(describe)?;
+            if hello.get_bool("secondary").unwrap_or(false) { Ok(()) } else { Err(state(&hello)) }
+        })
+        .await
     }
 }
 

@@ -95,14 +95,34 @@ enum State {
 
 #[derive(Debug)]
 enum Work {
-    Publish { effect: EffectId, publication: Publication },
-    Acknowledge { effect: EffectId, reply: Arc<str>, body: String },
+    /// Until then a request of it may be sent.
+    Publish {
+        effect: EffectId,
+        publication: Publication,
+        until: Time,
+    },
+    Acknowledge {
+        effect: EffectId,
+        reply: Arc<str>,
+        body: String,
+        until: Time,
+    },
     Look,
-    Search { part: usize },
-    Keep { publication: Publication },
+    Search {
+        part: usize,
+    },
+    Keep {
+        publication: Publication,
+    },
     Terminate,
-    Advisory { attempts: u64, received_at: WallTime },
-    Payload { message: Box<Message>, subject: AckSubject },
+    Advisory {
+        attempts: u64,
+        received_at: WallTime,
+    },
+    Payload {
+        message: Box<Message>,
+        subject: AckSubject,
+    },
 }
 
 /// The part of `io.nats.jetstream.advisory.v1.max_deliver` that is needed.
@@ -220,7 +240,8 @@ impl JetStream {
     }
 
     fn perform(&mut self, id: EffectId, effect: Effect) {
-        let publish = |content| Work::Publish { effect: id, publication: Publication::new(content) };
+        let until = self.now.after(self.settings.sends_within);
+        let publish = |content| Work::Publish { effect: id, publication: Publication::new(content), until };
         let work = match effect {
             Effect::Publish { key, announcement, notification } => {
                 publish(Content::Announcement { key, announcement, notification })
@@ -228,7 +249,7 @@ impl JetStream {
             Effect::DeadLetter { dead_letter } => publish(Content::DeadLetter(dead_letter)),
             Effect::Republish { stream_sequence, ended } => publish(Content::Redriven { of: stream_sequence, ended }),
             Effect::Acknowledge { reply, acknowledgement, .. } => {
-                Work::Acknowledge { effect: id, reply, body: body(&acknowledgement) }
+                Work::Acknowledge { effect: id, reply, body: body(&acknowledgement), until }
             }
             Effect::Count { .. }
             | Effect::Load { .. }
@@ -275,6 +296,11 @@ impl JetStream {
     fn next_request(&mut self, max_payload: usize) -> Option<Frame> {
         while let Some(id) = self.queue.pop_front() {
             let envelope = Envelope { stream: &self.settings.stream, name: &self.settings.name, max_payload };
+            if self.tasks.get(&id).is_some_and(|task| task.work.is_late(self.now)) {
+                let detail = format!("NATS: not sent within {:?}", self.settings.sends_within);
+                self.failed(id, Failure { kind: FailureKind::TimedOut, detail });
+                continue;
+            }
             let Some(task) = self.tasks.get_mut(&id) else { continue };
             let api = &self.settings.api_prefix;
             let read = |which: &Which| frame(raw::subject(api, envelope.stream), which.body().into_bytes());
@@ -406,10 +432,10 @@ impl JetStream {
         match work {
             // Any answer is a yes.
             Work::Acknowledge { effect, .. } => self.report(effect, Report::Acknowledged),
-            Work::Publish { effect, mut publication } => {
+            Work::Publish { effect, mut publication, until } => {
                 let envelope = Envelope { stream: &settings.stream, name: &settings.name, max_payload };
                 match publication.answered(&message.payload, envelope) {
-                    Progress::GoesOn => self.goes_on(id, Work::Publish { effect, publication }),
+                    Progress::GoesOn => self.goes_on(id, Work::Publish { effect, publication, until }),
                     Progress::Done(published) => self.report(effect, done(publication.content(), published)),
                     Progress::Failed(failure) => self.report(effect, Report::Failed(failure)),
                 }
@@ -626,6 +652,21 @@ impl JetStream {
 
     fn note(&mut self, note: Note) {
         self.outputs.push_back(Output::Note(note));
+    }
+}
+
+impl Work {
+    /// Whether an effect was asked for so long ago that the core asks anew.
+    fn is_late(&self, now: Time) -> bool {
+        match self {
+            Self::Publish { until, .. } | Self::Acknowledge { until, .. } => *until < now,
+            Self::Look
+            | Self::Search { .. }
+            | Self::Keep { .. }
+            | Self::Terminate
+            | Self::Advisory { .. }
+            | Self::Payload { .. } => false,
+        }
     }
 }
 

@@ -212,6 +212,9 @@ pub struct Settings {
     pub name: Arc<str>,
     /// How long an answer may take, from when the frame was given to be written.
     pub request_timeout: Duration,
+    /// How long after it was asked for an effect is still worth a request. A notification that is sent later, because the
+    /// process or its machine stood still, could be one of a call that others have announced and the stream has forgotten.
+    pub sends_within: Duration,
     /// How long the server keeps a pull request.
     ///
     /// A request outlives a connection that broke without a word, and until it expires the server hands every other message
@@ -229,6 +232,20 @@ pub struct Settings {
     pub consumer_every: Duration,
 }
 
+/// The default of [`Settings::request_timeout`].
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// For how many request timeouts an effect is worth a request: with that request's own, as long as the core
+/// [waits](transcript_core::Settings::answer_timeout).
+const SENDS_WITHIN: u32 = 9;
+
+impl Settings {
+    /// The defaults, with requests that may take so long.
+    #[must_use]
+    pub fn with_request_timeout(request_timeout: Duration) -> Self {
+        Self { request_timeout, sends_within: request_timeout.saturating_mul(SENDS_WITHIN), ..Self::default() }
+    }
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -236,7 +253,8 @@ impl Default for Settings {
             consumer: CONSUMER.into(),
             api_prefix: "$JS.API".into(),
             name: "unknown".into(),
-            request_timeout: Duration::from_secs(10),
+            request_timeout: REQUEST_TIMEOUT,
+            sends_within: REQUEST_TIMEOUT * SENDS_WITHIN,
             pull_expires: Duration::from_secs(1),
             pull_margin: Duration::from_millis(1500),
             max_batch: 4096,

@@ -251,13 +251,42 @@ fn a_time_out_runs_from_when_the_request_is_sent() {
     let mut bench = Bench::new(0);
     bench.handle(Input::Disconnected);
     bench.perform(ack(1));
-    bench.pass(Duration::from_secs(600));
+    bench.pass(Duration::from_secs(60));
     assert_eq!(bench.told, []);
     bench.connect(1);
     bench.pass(Duration::from_secs(9));
     assert_eq!(bench.told, []);
     bench.pass(Duration::from_secs(2));
     assert!(bench.report().to_string().contains("timed out"), "{}", bench.report());
+}
+
+/// A machine that was suspended, or a process that was stopped: the first thing that it sees may be a new connection.
+#[test]
+fn what_was_asked_for_too_long_ago_is_not_sent() {
+    let settings = Settings::default();
+    for (away, sent) in [(settings.sends_within, 2), (settings.sends_within + Duration::from_micros(1), 1)] {
+        let mut bench = Bench::new(0);
+        bench.perform(publish());
+        bench.handle(Input::Disconnected);
+        bench.now = bench.now.after(away);
+        bench.connect(3);
+        assert_eq!(bench.count(PROCESSED_SUBJECT), sent, "after {away:?}");
+        if sent == 1 {
+            let Report::Failed(failure) = bench.report() else { panic!("{:?}", bench.told) };
+            assert_eq!(failure.kind, transcript_core::FailureKind::TimedOut);
+        }
+    }
+}
+
+/// The rule of [`transcript_core::Settings::answer_timeout`].
+#[test]
+fn the_last_request_of_an_effect_is_over_when_the_core_asks_anew() {
+    for request_timeout in [Duration::from_millis(10), Duration::from_secs(10), Duration::from_secs(77)] {
+        let core = transcript_core::Settings { request_timeout, ..transcript_core::Settings::default() };
+        let settings = Settings::with_request_timeout(request_timeout);
+        assert!(settings.sends_within + settings.request_timeout <= core.answer_timeout());
+    }
+    assert_eq!(Settings::default(), Settings::with_request_timeout(Settings::default().request_timeout));
 }
 
 #[test]

@@ -2,8 +2,6 @@
 
 use std::collections::VecDeque;
 
-use transcript_core::Time;
-
 use super::queue::{Asked, Deadline, Put, Queue};
 
 /// Requests of one kind.
@@ -22,8 +20,8 @@ impl<T, P> Default for Lane<T, P> {
 }
 
 impl<T, P> Lane<T, P> {
-    pub(super) fn put(&mut self, now: Time, asked: Asked<T>) -> Put {
-        self.queue.put(now, asked)
+    pub(super) fn put(&mut self, asked: Asked<T>) -> Put {
+        self.queue.put(asked)
     }
 
     /// See [`Queue::dropped`].

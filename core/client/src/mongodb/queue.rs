@@ -14,6 +14,8 @@ use transcript_core::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Asked<T> {
     pub(super) id: EffectId,
+    /// When the core asked. It waits no longer for being passed on from one queue to another.
+    pub(super) at: Time,
     pub(super) what: T,
 }
 
@@ -23,7 +25,7 @@ pub(super) struct Asked<T> {
 #[derive(Debug)]
 pub(super) struct Queue<T> {
     order: VecDeque<JobId>,
-    waiting: BTreeMap<JobId, (Time, Asked<T>)>,
+    waiting: BTreeMap<JobId, Asked<T>>,
     dropped: usize,
 }
 
@@ -43,9 +45,9 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    pub(super) fn put(&mut self, now: Time, asked: Asked<T>) -> Put {
+    pub(super) fn put(&mut self, asked: Asked<T>) -> Put {
         let job = asked.id.job;
-        if self.waiting.insert(job, (now, asked)).is_some() {
+        if self.waiting.insert(job, asked).is_some() {
             return Put::InPlace;
         }
         self.order.push_back(job);
@@ -55,19 +57,19 @@ impl<T> Queue<T> {
     /// The request that is next. Those before it that waited for too long are dropped: nobody waits for them any more, and
     /// who did has asked again.
     pub(super) fn first(&mut self, deadline: Deadline) -> Option<&Asked<T>> {
-        while let Some((at, _)) = self.order.front().and_then(|job| self.waiting.get(job))
-            && deadline.now.since(*at) > deadline.within
+        while let Some(asked) = self.order.front().and_then(|job| self.waiting.get(job))
+            && deadline.now.since(asked.at) > deadline.within
         {
             self.take();
             self.dropped += 1;
         }
-        self.order.front().and_then(|job| self.waiting.get(job)).map(|(_, asked)| asked)
+        self.order.front().and_then(|job| self.waiting.get(job))
     }
 
     /// Takes the request that is next.
     pub(super) fn take(&mut self) -> Option<Asked<T>> {
         let job = self.order.pop_front()?;
-        self.waiting.remove(&job).map(|(_, asked)| asked)
+        self.waiting.remove(&job)
     }
 
     /// How many requests were dropped since this was asked last.

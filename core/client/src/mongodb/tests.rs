@@ -3,6 +3,7 @@
 
 mod batches;
 mod loads;
+mod timeouts;
 
 use std::{collections::BTreeMap, sync::Arc};
 

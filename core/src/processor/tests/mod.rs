@@ -102,8 +102,18 @@ impl Bench {
 
     /// Effects of this kind succeed for others.
     fn others_succeed(&mut self, kind: EffectKind) -> &mut Self {
+        self.serves(Service::of(kind))
+    }
+
+    /// Effects that need the same as this one succeed for others.
+    fn others_succeed_with(&mut self, effect: &Effect) -> &mut Self {
+        let Effect::Publish { announcement, .. } = effect else { return self.others_succeed(effect.kind()) };
+        self.serves(Service::of_publishing(*announcement))
+    }
+
+    fn serves(&mut self, service: Service) -> &mut Self {
         let silence = self.processor.settings.longest_silence();
-        self.processor.served.succeeded(self.now, kind, silence);
+        self.processor.served.succeeded(self.now, service, silence);
         self
     }
 
@@ -242,6 +252,16 @@ impl Bench {
         let mut bench = Self::new(settings());
         bench.exhaust_with(7, &ended("s", 2));
         bench
+    }
+
+    /// Answers what is stored, for as long as that is asked, and gives the time that it took.
+    fn check_until_dead_letter(&mut self, stored: Option<Stored>) -> Duration {
+        let begun = self.now;
+        self.report(CHECK, Report::Checked(stored));
+        while !self.asks(DEAD_LETTER) {
+            self.nothing_asked().wake(Timer::Settle).report(CHECK, Report::Checked(stored));
+        }
+        self.now.since(begun)
     }
 
     fn state(&self) -> Vec<State> {

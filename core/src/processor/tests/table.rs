@@ -98,7 +98,7 @@ fn the_table_of_transitions_is_the_truth() {
                     keep(&bench);
                     continue;
                 };
-                bench.others_succeed(what.kind());
+                bench.others_succeed_with(&what);
                 let report = Report::Failed(Failure { kind, detail: "as the test wants".into() });
                 bench.handle(Input::Reported { effect, report });
                 keep(&bench);
@@ -214,6 +214,13 @@ fn checks(keep: &mut impl FnMut(&Bench)) {
     let mut bench = Bench::checking_a_repeat();
     bench.drain();
     keep(&bench);
+    let mut bench = Bench::checking_an_exhausted();
+    bench.check_until_dead_letter(None);
+    keep(&bench);
+    let mut bench = Bench::checking_an_exhausted();
+    bench.report(CHECK, Report::Checked(None)).nothing_asked().drain().report(CHECK, Report::Checked(None));
+    assert!(bench.asks(DEAD_LETTER), "a drain waits for nobody: {:?}", bench.asked);
+    keep(&bench);
     let mut bench = Bench::new(settings());
     bench.processor.done.add(&Session::new("c", "s").expect("ids are valid").key(), Time::ZERO.after(DAY));
     bench.deliver_again(7, 2, "s").drain();
@@ -269,7 +276,7 @@ fn covers(keep: &mut impl FnMut(&Bench)) {
         let mut bench = begin(Settings { retry_timeout: Duration::ZERO, ..settings() });
         bench.deliver_again(7, 5, "s").exhaust(7);
         let (effect, what) = bench.asked.pop_front().expect("an effect");
-        bench.others_succeed(what.kind());
+        bench.others_succeed_with(&what);
         let failure = Failure { kind: FailureKind::Busy, detail: String::new() };
         bench.handle(Input::Reported { effect, report: Report::Failed(failure) });
         keep(&bench);

@@ -222,12 +222,13 @@ impl Client {
     }
 
     fn ask(&mut self, id: EffectId, request: Request) {
+        let at = self.now;
         let put = match request {
-            Request::Count { session_id } => self.counts.put(self.now, Asked { id, what: session_id }),
-            Request::Load(load) => self.loads.put(self.now, Asked { id, what: load }),
-            Request::Save { summary } => self.saves.put(self.now, Asked { id, what: summary }),
-            Request::Check { key } => self.checks.put(self.now, Asked { id, what: key }),
-            Request::Mark(mark) => self.marks.put(self.now, Asked { id, what: mark }),
+            Request::Count { session_id } => self.counts.put(Asked { id, at, what: session_id }),
+            Request::Load(load) => self.loads.put(Asked { id, at, what: load }),
+            Request::Save { summary } => self.saves.put(Asked { id, at, what: summary }),
+            Request::Check { key } => self.checks.put(Asked { id, at, what: key }),
+            Request::Mark(mark) => self.marks.put(Asked { id, at, what: mark }),
         };
         if put == Put::Behind {
             self.gate.asked();
@@ -290,7 +291,7 @@ impl Client {
                 }
                 let Some(taken) = queue.take() else { break };
                 if is_large {
-                    pages.put(deadline.now, taken);
+                    pages.put(taken);
                     gate.done(1, 0);
                 } else {
                     counted = more;

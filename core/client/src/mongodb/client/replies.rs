@@ -114,7 +114,7 @@ impl Client {
         }
         for asked in outcome.large {
             self.gate.done(1, 0);
-            self.pages.put(self.now, asked);
+            self.pages.put(asked);
         }
         if !outcome.left.is_empty() {
             self.loads.first(outcome.left);
