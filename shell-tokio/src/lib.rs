@@ -3,9 +3,11 @@
 //! | module | what a person looks for |
 //! |---|---|
 //! | [`service`] | the service: start, loop, sockets of NATS and MongoDB, recording |
-//! | [`operate`] | setup, audit, dead letters |
+//! | [`monitor`] | health, readiness, metrics, the status page, `status` |
+//! | [`operate`] | setup, audit, dead letters, pause |
 //! | [`transcriber`] | the service that takes segments from WebSockets and requests |
 //! | [`transcripts`] | playing transcripts, showing summaries |
+//! | [`recordings`] | publishing and watching the events of recordings |
 //! | [`traces`] | commands that read traces |
 //! | [`cli`], [`connect`], [`logging`], [`secret`], [`terminal`] | settings, connections, logs, passwords, terminals |
 
@@ -13,8 +15,10 @@ pub mod cli;
 pub mod connect;
 pub mod error_line;
 pub mod logging;
+pub mod monitor;
 pub mod operate;
 mod private_files;
+pub mod recordings;
 pub mod reference;
 pub mod secret;
 pub mod service;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::{self, response::Response};
 use mongodb::bson::doc;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use transcript_core::contract::{CONSUMER, SEGMENTS_COLLECTION};
 use transcript_processor::{
     cli::StreamSettings,
@@ -48,6 +48,11 @@ async fn a_fresh_world_is_set_up_once() -> TestResult {
     assert_eq!((&consumer["ack_policy"], &consumer["deliver_policy"]), (&json!("explicit"), &json!("all")));
     assert_eq!(consumer["ack_wait"], 6_000_000_000_u64);
     assert_eq!(consumer["max_deliver"], 5);
+    let threshold =
+        |config: &Map<String, Value>, name: &str| config["metadata"][format!("io.nats.monitor.{name}")].clone();
+    assert_eq!(threshold(&consumer, "outstanding-ack-critical"), "65536");
+    assert_eq!((threshold(&consumer, "enabled"), threshold(&stream, "enabled")), ("true".into(), "true".into()));
+    assert_eq!(threshold(&stream, "peer-expect"), Value::Null, "it is on one server");
     assert_eq!(consumer.get("deliver_subject"), None);
     assert_eq!(world.segments().list_index_names().await?, ["_id_", "sessionId_1_index_1", "sessionId_1_source_1"]);
     Ok(())

@@ -16,12 +16,17 @@
 //!
 //! Every publish waits for the stream's acknowledgement. **After a failure, publish the same message again.** A repeated
 //! segment has the same `Nats-Msg-Id`, so the stream stores it once within its duplicate window. A repeated end of a call
-//! changes nothing: the processor finds the summary that it has stored. A recording has no id and is stored again.
+//! changes nothing: the processor finds the summary that it has stored. A recording's event has no id and is stored again.
+//!
+//! An application that must not wait, nor fail where NATS is away, logs the events of its recordings with
+//! [`RecordingEvents`], which publishes them beside it.
 //!
 //! The publisher of segments also stores them in MongoDB, from where the processor reads them, *before* it publishes the end
 //! of the call. This package does not do that.
 //!
 //! The programs in `examples/` run against a local nats-server: `cargo run -p transcript-publishing --example publish_call`.
+
+mod recording_events;
 
 use std::{collections::VecDeque, str::FromStr};
 
@@ -44,6 +49,10 @@ pub use transcript_core::{
     ids::{IdError, Session},
 };
 
+pub use self::recording_events::{DropReason, RecordingCounts, RecordingEvents};
+
+/// The longest name of a recording's event, in bytes. nats-server takes subjects of a line of 4096 bytes.
+pub const MAX_EVENT_BYTES: usize = 256;
 /// How many published messages may wait for their acknowledgement at the same time.
 const MAX_UNACKNOWLEDGED: usize = 1024;
 
@@ -228,7 +237,10 @@ pub enum PublishError {
     #[error("{0:?} cannot be a message id: it begins with a space or holds a control character")]
     Id(String),
     /// The name of the recording's event cannot be part of a subject.
-    #[error("{0:?} cannot be an event: it must be one or more words joined by dots, without spaces, `*` and `>`")]
+    #[error(
+        "{0:?} cannot be an event: it must be one or more words joined by dots, without spaces, `*` and `>`, of at most \
+         {MAX_EVENT_BYTES} bytes"
+    )]
     Event(String),
     /// The payload cannot be written as JSON.
     #[error("the message cannot be written as JSON")]
@@ -274,7 +286,7 @@ fn recording_subject(event: &str) -> Result<String, PublishError> {
     let is_word = |word: &str| {
         !word.is_empty() && !word.contains(|c: char| c.is_whitespace() || c.is_control() || matches!(c, '*' | '>'))
     };
-    if event.split('.').all(is_word) {
+    if event.len() <= MAX_EVENT_BYTES && event.split('.').all(is_word) {
         Ok(format!("recording.{event}"))
     } else {
         Err(PublishError::Event(event.to_owned()))
@@ -330,7 +342,9 @@ mod tests {
     #[test]
     fn an_event_must_fit_into_a_subject() {
         assert_eq!(recording_subject("track.started").unwrap(), "recording.track.started");
-        for event in ["", "a b", "a..b", ".a", "*", ">", "a.\n"] {
+        assert!(recording_subject(&"a".repeat(MAX_EVENT_BYTES)).is_ok());
+        let long = "a".repeat(MAX_EVENT_BYTES + 1);
+        for event in ["", "a b", "a..b", ".a", "*", ">", "a.\n", &long] {
             assert!(
                 matches!(recording_subject(event), Err(PublishError::Event(refused)) if refused == event),
                 "{event:?}"

@@ -4,13 +4,16 @@
 //! those of the servers.
 
 mod audit;
+mod calls;
 mod convert;
 mod dead_letters;
 mod definition;
 mod given;
 mod log;
+mod monitor;
 mod parse;
 mod play;
+mod recording;
 mod reference;
 mod run;
 mod servers;
@@ -28,16 +31,19 @@ use clap::{ArgMatches, FromArgMatches, Parser, Subcommand};
 use self::given::Given;
 pub use self::{
     audit::{AuditArgs, Since},
+    calls::CallsArgs,
     convert::ConvertArgs,
     dead_letters::{
         DeadLettersArgs, DeadLettersCommand, DiscardArgs, ListArgs, RedriveArgs, ShowDeadLetterArgs, Which,
     },
     definition::{Refusal, definition, unknown_variables},
     log::{LogArgs, LogFormat},
+    monitor::{HttpArgs, PauseArgs, ResumeArgs, StatusArgs},
     play::PlayArgs,
+    recording::{RecordingAction, RecordingArgs, WatchArgs},
     reference::{CompletionsArgs, ManArgs},
     run::{AnnounceSettings, RecordArgs, RunArgs, RunSettings},
-    servers::{ConnectArgs, MongodbArgs, NatsArgs, Needs, Online, Stored},
+    servers::{ConnectArgs, MongodbArgs, NatsArgs, Needs, OnNats, Online, Stored},
     setup::SetupArgs,
     show::{CallArgs, ShowArgs},
     source::{CuesArg, LabelsArg, SourceArgs},
@@ -116,6 +122,22 @@ pub enum Command {
   transcript-processor show olive-oil:2024-11-05
   transcript-processor show olive-oil 2024-11-05 --json")]
     Show(Box<Stored<ShowArgs>>),
+    /// Publish an event of a recording, or watch such events; connects to NATS only
+    ///
+    /// Publishes {"ts", …data} to recording.EVENT and waits until the stream has it. Its place in the stream goes to stdout. Exit
+    /// code 1 where it is not known to be stored; publishing it again then can store it twice.
+    ///
+    /// A VALUE that is JSON (a number, true, false, null, or a text in quotes, a list, an object) is taken as such. Every other
+    /// one is a text, as is a whole number of more than 64 bits: 007 and 2026-12-01 are texts, and so is '"42"'. A ts takes the
+    /// place of the time, in milliseconds since the Unix epoch.
+    ///
+    /// watch prints the events from the stream's start, and then as they come. It ends with a signal, or when nobody reads its
+    /// output any more. Where NATS is away it waits and goes on.
+    #[command(after_help = "Examples:
+  transcript-processor recording stored recording=monday bytes=48211900
+  transcript-processor recording deleted recording=tuesday reason=never-started
+  transcript-processor recording watch --failures")]
+    Recording(Box<OnNats<RecordingArgs>>),
     /// List, show, redrive or discard the calls that were given up
     ///
     /// A call that cannot be processed is kept in the stream, on transcription.dead-letter, with the reason. Nothing else is
@@ -138,6 +160,27 @@ pub enum Command {
   transcript-processor audit --since 24h --json
   transcript-processor audit --repair")]
     Audit(Box<Online<AuditArgs>>),
+    /// List the calls that ended, with what became of each, from the stream and the store
+    #[command(after_help = "Examples:
+  transcript-processor calls
+  transcript-processor calls --since 7d --incomplete --json
+  transcript-processor calls --follow")]
+    Calls(Box<Online<CallsArgs>>),
+    /// Say how processors and servers stand, what is wrong, and what to do about it
+    ///
+    /// Exit code 0 where calls are processed, with warnings or without; 1 where something keeps them from it.
+    #[command(after_help = "Examples:
+  transcript-processor status
+  transcript-processor status --from 127.0.0.1:9464 --watch")]
+    Status(Box<Online<StatusArgs>>),
+    /// Have JetStream hand out no more calls to any processor; calls in hand are finished (nats-server 2.11 and later)
+    #[command(after_help = "Examples:
+  transcript-processor pause --for 30m")]
+    Pause(Box<Online<PauseArgs>>),
+    /// End a pause
+    #[command(after_help = "Examples:
+  transcript-processor resume")]
+    Resume(Box<Online<ResumeArgs>>),
     /// A command that connects to no server.
     #[command(flatten)]
     Offline(Offline),
@@ -225,7 +268,7 @@ impl Cli {
 }
 
 impl Command {
-    /// The servers that it needs; `None` where it connects to none.
+    /// The servers that it needs; `None` where it does not need MongoDB.
     #[must_use]
     pub fn needs(&self) -> Option<Needs<'_>> {
         match self {
@@ -237,7 +280,12 @@ impl Command {
             Self::Show(stored) => Some(stored.needs()),
             Self::DeadLetters(args) => Some(args.command.needs()),
             Self::Audit(online) => Some(online.needs()),
-            Self::Offline(_) => None,
+            Self::Calls(online) => Some(online.needs()),
+            // It asks a process, which knows its servers.
+            Self::Status(online) => online.args.from.is_none().then(|| online.needs()),
+            Self::Pause(online) => Some(online.needs()),
+            Self::Resume(online) => Some(online.needs()),
+            Self::Recording(_) | Self::Offline(_) => None,
         }
     }
 
@@ -252,6 +300,11 @@ impl Command {
             Self::Show(stored) => stored.log.clone(),
             Self::DeadLetters(args) => args.command.log().clone(),
             Self::Audit(online) => online.log.clone(),
+            Self::Calls(online) => online.log.clone(),
+            Self::Status(online) => online.log.clone(),
+            Self::Pause(online) => online.log.clone(),
+            Self::Resume(online) => online.log.clone(),
+            Self::Recording(on_nats) => on_nats.log.clone(),
             Self::Offline(_) => LogArgs::default(),
         }
     }
@@ -263,10 +316,13 @@ impl Command {
         match self {
             Self::Run(online) => online.args.check(given),
             Self::Transcriber(online) => online.nats.check().and_then(|()| online.args.check()),
-            Self::Setup(_) | Self::Audit(_) => Ok(()),
+            Self::Setup(_) | Self::Audit(_) | Self::Calls(_) | Self::Status(_) | Self::Pause(_) | Self::Resume(_) => {
+                Ok(())
+            }
             Self::Play(online) => online.args.source.check(),
             Self::Show(stored) => stored.args.call.session().map(drop),
             Self::DeadLetters(args) => args.check(),
+            Self::Recording(on_nats) => on_nats.nats.check().and_then(|()| on_nats.args.check()),
             Self::Offline(offline) => offline.check(),
         }
     }

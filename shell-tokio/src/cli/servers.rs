@@ -32,6 +32,23 @@ pub struct Online<A: Args> {
     pub log: LogArgs,
 }
 
+/// A command on NATS alone.
+#[derive(Debug, Clone, Args)]
+pub struct OnNats<A: Args> {
+    /// Its own settings.
+    #[command(flatten)]
+    pub args: A,
+    /// Where NATS is.
+    #[command(flatten)]
+    pub nats: NatsArgs,
+    /// How it is reached.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+    /// What is logged.
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
 /// A command on MongoDB alone.
 #[derive(Debug, Clone, Args)]
 pub struct Stored<A: Args> {

@@ -25,6 +25,11 @@ fn run_args(line: &str) -> RunArgs {
         | Command::Show(_)
         | Command::DeadLetters(_)
         | Command::Audit(_)
+        | Command::Calls(_)
+        | Command::Status(_)
+        | Command::Pause(_)
+        | Command::Resume(_)
+        | Command::Recording(_)
         | Command::Offline(_)) => panic!("{other:?}"),
     }
 }
@@ -63,7 +68,7 @@ fn defaults_are_those_of_the_core() {
 }
 
 /// A setting of the manual's table: its flag, its variable, and its default where that is a value.
-fn settings_of_the_readme() -> Vec<(String, String, Option<String>)> {
+fn settings_of_the_manual() -> Vec<(String, String, Option<String>)> {
     let code = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
     let readme = include_str!("../../README.md");
     let table = readme.lines().skip_while(|line| !line.starts_with("| flag | environment | default |"));
@@ -81,12 +86,11 @@ fn settings_of_the_readme() -> Vec<(String, String, Option<String>)> {
 }
 
 #[test]
-fn the_readme_has_every_setting_of_the_service_and_its_default() {
+fn the_manual_has_every_setting_of_the_service_and_its_default() {
     let mut command = Cli::command();
     let run = command.find_subcommand_mut("run").expect("the service is a command");
     let in_help: Vec<_> = run
         .get_arguments()
-        .filter(|setting| !matches!(setting.get_help_heading(), Some("Servers" | "Logging")))
         .map(|setting| {
             let variable = setting.get_env().expect("every setting has a variable").to_string_lossy().into_owned();
             let default = setting.get_default_values().first().map(|value| value.to_string_lossy().into_owned());
@@ -95,7 +99,7 @@ fn the_readme_has_every_setting_of_the_service_and_its_default() {
         })
         .collect();
     assert!(in_help.len() > 20, "the settings were found: {in_help:?}");
-    let mut in_readme = settings_of_the_readme();
+    let mut in_readme = settings_of_the_manual();
     let mut of_streams = "run".to_owned();
     for (flag, variable, default, help) in &in_help {
         let place = in_readme.iter().position(|(listed, ..)| listed == flag);
@@ -125,7 +129,7 @@ fn the_readme_has_every_setting_of_the_service_and_its_default() {
         max_ack_pending: 0,
     };
     assert_eq!(run_args(&of_streams).stream.or(others), StreamValues::default(), "{of_streams}");
-    assert_eq!(in_readme, [], "the README has settings that are not there");
+    assert_eq!(in_readme, [], "the manual has settings that are not there");
 }
 
 /// Every command with what leads to it, such as `dead-letters list`.
@@ -152,7 +156,7 @@ fn help_has_the_options_of_its_command_in_groups_and_examples_that_can_be_read()
         let offline = ["convert", "replay", "trace", "timeline", "completions", "man"].contains(&path.as_str());
         let has = |option: &str| help.contains(option);
         assert_eq!(has("--nats-url"), !offline && path != "show", "{path}: {help}");
-        assert_eq!(has("--mongodb-uri"), !offline, "{path}: {help}");
+        assert_eq!(has("--mongodb-uri"), !offline && path != "recording", "{path}: {help}");
         assert_eq!(has("Servers:"), !offline, "{path}: {help}");
         assert_eq!(has("--log-format"), !offline, "{path}: {help}");
         assert_eq!(has("--login-timeout"), ["run", "transcriber"].contains(&&*path), "{path}: {help}");
@@ -364,6 +368,11 @@ fn play_and_show_read_their_arguments() {
         | Command::Play(_)
         | Command::DeadLetters(_)
         | Command::Audit(_)
+        | Command::Calls(_)
+        | Command::Status(_)
+        | Command::Pause(_)
+        | Command::Resume(_)
+        | Command::Recording(_)
         | Command::Offline(_)) => panic!("{other:?}"),
     };
     let session = transcript_core::ids::Session::new("c:d", "s").unwrap();
@@ -384,6 +393,11 @@ fn dead_letters_are_named_by_their_places_or_all() {
         | Command::Show(_)
         | Command::DeadLetters(_)
         | Command::Audit(_)
+        | Command::Calls(_)
+        | Command::Status(_)
+        | Command::Pause(_)
+        | Command::Resume(_)
+        | Command::Recording(_)
         | Command::Offline(_)) => panic!("{other:?}"),
     };
     assert_eq!(redrive("dead-letters redrive 7 9 --json"), (Which::These(vec![7, 9]), true));
@@ -470,15 +484,9 @@ fn commands_on_traces_read_their_arguments() {
 
 #[test]
 fn a_transcriber_without_tokens_listens_on_loopback_only() {
-    let args = |line: &str| match read(line).expect("settings are good").command {
-        Command::Transcriber(online) => online.args,
-        other @ (Command::Run(_)
-        | Command::Setup(_)
-        | Command::Play(_)
-        | Command::Show(_)
-        | Command::DeadLetters(_)
-        | Command::Audit(_)
-        | Command::Offline(_)) => panic!("{other:?}"),
+    let args = |line: &str| {
+        let Command::Transcriber(online) = read(line).expect("settings are good").command else { panic!("{line}") };
+        online.args
     };
     let defaults = args("transcriber");
     assert_eq!(defaults.listen.to_string(), "127.0.0.1:8090");
@@ -500,15 +508,9 @@ fn a_transcriber_without_tokens_listens_on_loopback_only() {
 
 #[test]
 fn a_nats_server_is_named_by_an_option() {
-    let is_named = |line: &str| match read(line).expect("settings are good").command {
-        Command::Transcriber(online) => online.nats.is_named,
-        other @ (Command::Run(_)
-        | Command::Setup(_)
-        | Command::Play(_)
-        | Command::Show(_)
-        | Command::DeadLetters(_)
-        | Command::Audit(_)
-        | Command::Offline(_)) => panic!("{other:?}"),
+    let is_named = |line: &str| {
+        let Command::Transcriber(online) = read(line).expect("settings are good").command else { panic!("{line}") };
+        online.nats.is_named
     };
     assert!(is_named("transcriber --nats-url nats://a"));
     assert_eq!(is_named("transcriber"), std::env::var_os("NATS_URL").is_some());
