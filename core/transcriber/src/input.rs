@@ -80,7 +80,7 @@ pub enum Closure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum StreamState {
-    /// There is no stream: nothing is ever published.
+    /// There is no stream: nothing is ever published. It is so from the start, or never.
     Absent,
     /// The stream cannot be reached now: what is to be published waits.
     Away,

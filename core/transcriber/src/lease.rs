@@ -160,15 +160,17 @@ impl OrphanSearch {
         self.lane.wake_up().or(next)
     }
 
-    pub(crate) fn look(&mut self, around: &mut Around) {
+    /// Asks for what is due. `served` is how many sessions this instance serves: their entries must not leave the others out.
+    pub(crate) fn look(&mut self, around: &mut Around, served: usize) {
         if let Some(kind) = self.lane.take_unanswered(around.now).and_then(|id| around.forget(id)) {
             let failure = Failure { kind: FailureKind::TimedOut, detail: "no report in time".to_owned() };
             self.failed(around, kind, &failure);
         }
         self.lane.end_pause(around.now);
         if self.lane.is_free() && around.has_lease && !around.stops && self.at <= around.now {
-            let limit = around.settings.orphans_limit;
             let own = (around.now < around.joins_arrive_until).then(|| around.instance.clone());
+            let own_entries = if own.is_some() { u32::try_from(served).unwrap_or(u32::MAX) } else { 0 };
+            let limit = around.settings.orphans_limit.saturating_add(own_entries);
             around.ask(&mut self.lane, Owner::Orphans, |_| Effect::FindOrphans { limit, own });
         }
     }

@@ -204,7 +204,8 @@ pub enum Effect {
     FindOrphans {
         /// The most entries to name.
         limit: u32,
-        /// Name the entries of this instance too.
+        /// Name the entries of this instance too: a join that was given up may have arrived after all, when its session was left
+        /// or had ended. The limit is higher then by the number of sessions that the instance serves.
         own: Option<InstanceId>,
     },
     /// List the instance in the session's document, and open it: [`Report::Joined`](crate::Report::Joined). One command, which

@@ -251,7 +251,7 @@ impl Transcriber {
 
     fn serve_timers(&mut self) {
         self.lease.look(&mut self.around);
-        self.orphans.look(&mut self.around);
+        self.orphans.look(&mut self.around, self.sessions.len());
         while let Some((_, number)) = self.due.first().copied().filter(|(at, _)| *at <= self.around.now) {
             self.with(Some(number), |session, around| session.look(around, "time"));
         }

@@ -219,11 +219,9 @@ impl World<'_> {
         }
         let Some(it) = self.links.get_mut(&link) else { return };
         it.is_open = false;
-        // What has arrived before the close is read before it.
-        let (held, key) = (it.held.take().unwrap_or_default(), it.key.clone());
-        for frame in held {
-            self.hand_over(link, frame);
-        }
+        // What was not read by then is lost: nobody was told that it is stored.
+        it.held = None;
+        let key = it.key.clone();
         self.handle(process, Input::Closed { connection: link, closure });
         if self.plan.bug == Some(Bug::EndsOnTheFirstClose) {
             let others: Vec<ConnectionId> =

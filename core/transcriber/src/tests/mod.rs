@@ -461,3 +461,21 @@ fn a_shutdown_does_not_wait_longer_than_its_grace() {
     assert_eq!(bench.closed, [(1, CloseCode::Restart)]);
     assert!(bench.sent.iter().all(|(_, frame)| *frame == ServerFrame::Ready), "nothing is acknowledged");
 }
+
+#[test]
+fn a_join_that_arrives_after_it_was_given_up_is_found() {
+    let mut bench = Bench::new();
+    bench.serve(EffectKind::FindOrphans).open(1);
+    let timed_out = transcript_core::Failure { kind: transcript_core::FailureKind::TimedOut, detail: String::new() };
+    bench.report(Join, Report::Failed(timed_out)).pass(1).serve(Join);
+    bench.close(1, Closure::Clean).pass(2).report(Leave, Report::Left(Departure::Others)).pass(5);
+    let (id, effect) = bench.take(EffectKind::FindOrphans);
+    let own = bench.transcriber.instance().clone();
+    assert!(matches!(&effect, Effect::FindOrphans { own: Some(instance), .. } if *instance == own), "{effect:?}");
+    let session = Session::new("c", "s").expect("the ids are short");
+    let orphans = Report::Orphans(vec![Orphan { session, instance: own }]);
+    bench
+        .handle(Input::Reported { effect: id, report: orphans })
+        .pass(20)
+        .serve_all(&[Leave, Count, PublishEnd, Finish]);
+}
