@@ -105,7 +105,7 @@ pub(super) async fn online(
     };
     let refusals = Refusals::default();
     // Only services live long enough to wait for a login.
-    let patience = match command {
+    let logins_within = match command {
         Command::Run(run) => run.args.login_timeout,
         Command::Transcriber(transcriber) => transcriber.args.login_timeout,
         Command::Setup(_)
@@ -120,7 +120,7 @@ pub(super) async fn online(
         | Command::Recording(_)
         | Command::Offline(_) => needs.connect.timeout,
     };
-    let logins = Logins::new(patience);
+    let logins = Logins::new(logins_within);
     let connected = tokio::select! {
         connected = connect(needs, &refusals, &logins) => connected,
         Some(Signal::Drain | Signal::Stop) = signals.recv() => {
@@ -260,17 +260,6 @@ impl<'a> Servers<'a> {
     }
 }
 
-/// Plays transcripts where neither NATS nor MongoDB is connected to.
-async fn play_via(command: &Command, transcripts: &[Transcript]) -> Done {
-    if let Command::Play(play) = command
-        && let Some(address) = &play.args.via
-    {
-        let print = |played: &play::PlayedSession| print_played(played, play.args.json);
-        play::via::play(&play.args, address, transcripts, Clock::start().wall().as_millis(), print).await?;
-    }
-    Ok(Finding::Good)
-}
-
 /// The JetStream that is meant.
 fn jetstream_of(args: &NatsArgs, client: async_nats::Client) -> (jetstream::Context, Api) {
     match (&args.js_domain, &args.js_api_prefix) {
@@ -291,6 +280,17 @@ async fn recording(OnNats { args, nats, connect, .. }: &OnNats<RecordingArgs>) -
             let published = recordings::publish(&js, event, args).await?;
             print(&if args.json { show::json_line(&published)? } else { published.to_string() })?;
         }
+    }
+    Ok(Finding::Good)
+}
+
+/// Plays transcripts where neither NATS nor MongoDB is connected to.
+async fn play_via(command: &Command, transcripts: &[Transcript]) -> Done {
+    if let Command::Play(play) = command
+        && let Some(address) = &play.args.via
+    {
+        let print = |played: &play::PlayedSession| print_played(played, play.args.json);
+        play::via::play(&play.args, address, transcripts, Clock::start().wall().as_millis(), print).await?;
     }
     Ok(Finding::Good)
 }

@@ -315,10 +315,10 @@ impl Command {
         }
         match self {
             Self::Run(online) => online.args.check(given),
-            Self::Transcriber(online) => online.nats.check().and_then(|()| online.args.check()),
             Self::Setup(_) | Self::Audit(_) | Self::Calls(_) | Self::Status(_) | Self::Pause(_) | Self::Resume(_) => {
                 Ok(())
             }
+            Self::Transcriber(online) => online.nats.check().and_then(|()| online.args.check()),
             Self::Play(online) => online.args.source.check(),
             Self::Show(stored) => stored.args.call.session().map(drop),
             Self::DeadLetters(args) => args.check(),
