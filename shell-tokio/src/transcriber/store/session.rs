@@ -279,7 +279,11 @@ pub(super) fn take_over(session: &Session, fence: &Fence, from: &InstanceId) -> 
     let taken = doc! { "$cond": [{ "$in": [own, "$instances.id"] }, added, renamed] };
     // Where the other entry is not there, it was taken before.
     let is_there = doc! { "$in": [literal(from.as_str()), "$instances.id"] };
-    let instances = doc! { "$cond": [is_there, taken, "$instances"] };
+    let instances = if *from == fence.instance {
+        Bson::from("$instances")
+    } else {
+        doc! { "$cond": [is_there, taken, "$instances"] }.into()
+    };
     let either = doc! { "$in": [from.as_str(), fence.instance.as_str()] };
     Statement {
         filter: doc! { "_id": session.key().as_str(), "instances.id": either },
