@@ -261,10 +261,10 @@ async fn requests_deliver_and_end_a_session() -> Outcome {
     let world = world().await?;
     let transcriber = RunningTranscriber::start(transcriber(&world)).await?;
     let at = |session: &str, rest: &str| format!("/v1/conversations/c/sessions/{session}{rest}");
-    let one = transcriber.post(&at("s", "/segments"), r#"{"id":"1","text":"One."}"#).await?;
+    let one = transcriber.post(&at("s", "/segments?client=app"), r#"{"id":"1","text":"One."}"#).await?;
     assert_eq!(one, (200, json!({ "saved": 1, "answers": [{ "type": "ack", "id": "1", "index": 0 }] })));
     let many = r#"[{"id":"1","text":"One!"},{"text":5},{"text":"Two.","final":false},{"id":"2","text":"Two."}]"#;
-    let (status, answer) = transcriber.post(&at("s", "/segments"), many).await?;
+    let (status, answer) = transcriber.post(&at("s", "/segments?client=app"), many).await?;
     assert_eq!(status, 422, "{answer}");
     assert_eq!(answer["saved"], 2);
     assert_eq!(answer["problems"], json!([{ "position": 1, "reason": "text must be a string" }]));

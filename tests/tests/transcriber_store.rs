@@ -260,8 +260,10 @@ async fn a_service_that_asks_for_the_end_removes_what_only_requests_are_delivere
     let left = fixture.leave(fence("a", 4), Silence::Ends, IdleOthers::Removed).await;
     let Report::Left(Departure::Ending { generation: 1, pending }) = &left else { panic!("{left:?}") };
     assert_eq!(pending, &[segment("one", 0, 1)], "the batch of the removed entry");
-    fixture.join(fence("c", 5), Transport::Socket, vec![]).await;
-    let left = fixture.leave(fence("a", 6), Silence::Ends, IdleOthers::Removed).await;
+    let again = fixture.leave(fence("a", 5), Silence::Ends, IdleOthers::Removed).await;
+    assert_eq!(again, left, "an answer that was lost is given again");
+    fixture.join(fence("c", 6), Transport::Socket, vec![]).await;
+    let left = fixture.leave(fence("a", 7), Silence::Ends, IdleOthers::Removed).await;
     assert_eq!(left, Report::Left(Departure::Others), "a socket keeps it open");
     Ok(())
 }
@@ -296,7 +298,9 @@ async fn a_dead_instance_is_found_and_succeeded_and_can_write_nothing_more() -> 
     assert_eq!(taken.pending, [segment("one", 0, 1)]);
     assert_eq!((taken.transport, taken.state, taken.generation), (Transport::Post, SessionState::Open, 0));
     assert_eq!(taken.joined.next_index, 1);
-    assert_eq!(take(fence("b", 4), instance("a")).await, Report::Gone);
+    let again = take(fence("b", 4), instance("a")).await;
+    assert!(matches!(&again, Report::TakenOver(again) if again.pending == taken.pending), "{again:?}");
+    assert_eq!(take(fence("c", 4), instance("a")).await, Report::Gone);
     assert_eq!(fixture.reserve(fence("a", 9), &["two"], 0).await, Report::Gone, "the dead instance wakes");
     // One that is listed already keeps its own batch, and gets the other one's.
     fixture.join(fence("c", 5), Transport::Socket, vec![]).await;

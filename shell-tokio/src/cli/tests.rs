@@ -159,7 +159,7 @@ fn help_has_the_options_of_its_command_in_groups_and_examples_that_can_be_read()
         assert_eq!(has("--mongodb-uri"), !offline && path != "recording", "{path}: {help}");
         assert_eq!(has("Servers:"), !offline, "{path}: {help}");
         assert_eq!(has("--log-format"), !offline, "{path}: {help}");
-        assert_eq!(has("--login-timeout"), path == "run", "{path}: {help}");
+        assert_eq!(has("--login-timeout"), ["run", "transcriber"].contains(&&*path), "{path}: {help}");
         assert!(help.lines().all(|line| line.chars().count() <= 120), "{path}: {help}");
         let usage = help.lines().find(|line| line.starts_with("Usage: ")).unwrap_or_default();
         assert!(usage.starts_with(&format!("Usage: transcript-processor {path}")), "{usage}");

@@ -315,7 +315,7 @@ impl Store {
         let stages = [doc! { "$match": session::of(&session.key()) }, doc! { "$project": age }];
         let age = self.all(self.sessions.aggregate(stages)).await?;
         let age = age.first().map_or(Ok(0), |document| session::unsigned(document, "age"))?;
-        let entry = session::entry(&before, from)?;
+        let entry = session::entry(&before, from).or_else(|_| session::entry(&before, &fence.instance))?;
         Ok(Report::TakenOver(TakenOver {
             joined: transcript_transcriber::Joined {
                 next_index: session::unsigned(&before, "nextIndex")?,

@@ -143,6 +143,14 @@ pub(super) fn leave(session: &Session, fence: &Fence, silence: Silence, idle_oth
         Silence::Waits => doc! { "$eq": ["$nextIndex", 0_i64] },
         Silence::Ends => doc! { "$literal": false },
     };
+    let batches = doc! { "$reduce": {
+        "input": "$instances", "initialValue": [],
+        "in": { "$cond": [
+            { "$eq": ["$$this.id", own.clone()] },
+            { "$concatArrays": [{ "$ifNull": ["$$this.pending", []] }, "$$value"] },
+            { "$concatArrays": ["$$value", { "$ifNull": ["$$this.pending", []] }] },
+        ] },
+    } };
     let ended = doc! { "$mergeObjects": ["$$ROOT", {
         "state": "ending",
         "generation": { "$cond": [
@@ -151,7 +159,7 @@ pub(super) fn leave(session: &Session, fence: &Fence, silence: Silence, idle_oth
         "instances": { "$map": {
             "input": { "$filter": { "input": "$instances", "as": "entry", "cond": { "$eq": ["$$entry.id", own] } } },
             "as": "entry",
-            "in": { "$mergeObjects": ["$$entry", { "step": number(fence.step) }] },
+            "in": { "$mergeObjects": ["$$entry", { "step": number(fence.step), "pending": batches }] },
         } },
     }] };
     let left = doc! { "$mergeObjects": ["$$ROOT", { "instances": others }] };
@@ -181,8 +189,11 @@ pub(super) fn left(
     let generation = unsigned(before, "generation")?;
     let is_ending = is(before, "state", "ending");
     let mut pending = Vec::new();
-    for entry in others {
-        pending.extend(batch(entry)?);
+    if idle_others == IdleOthers::Removed {
+        pending.extend(batch(entry(before, own)?)?);
+        for entry in others {
+            pending.extend(batch(entry)?);
+        }
     }
     Ok(Departure::Ending { generation: if is_ending { generation } else { generation + 1 }, pending })
 }
@@ -265,10 +276,20 @@ pub(super) fn take_over(session: &Session, fence: &Fence, from: &InstanceId) -> 
     let added = map(without_other, own.clone(), merged);
     let renamed = doc! { "$mergeObjects": ["$$entry", { "id": own.clone(), "step": step, "joinedAt": "$$NOW" }] };
     let renamed = map("$instances", other, renamed);
-    let instances = doc! { "$cond": [{ "$in": [own, "$instances.id"] }, added, renamed] };
+    let taken = doc! { "$cond": [{ "$in": [own, "$instances.id"] }, added, renamed] };
+    // Where the other entry is not there, it was taken before.
+    let is_there = doc! { "$in": [literal(from.as_str()), "$instances.id"] };
+    let instances = if *from == fence.instance {
+        Bson::from("$instances")
+    } else {
+        doc! { "$cond": [is_there, taken, "$instances"] }.into()
+    };
+    let either = doc! { "$in": [from.as_str(), fence.instance.as_str()] };
     Statement {
-        filter: doc! { "_id": session.key().as_str(), "instances.id": from.as_str() },
-        pipeline: vec![doc! { "$set": { "instances": instances } }],
+        filter: doc! { "_id": session.key().as_str(), "instances.id": either },
+        pipeline: vec![
+            doc! { "$set": { "instances": if *from == fence.instance { "$instances".into() } else { Bson::from(instances) } } },
+        ],
     }
 }
 
