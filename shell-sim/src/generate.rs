@@ -108,6 +108,7 @@ fn options(rng: &mut Rng, processors: u64) -> Options {
         announce_once: rng.chance(25),
         revise: rng.chance(30),
         max_bytes_in_flight: rng.pick(&[None, None, Some(1), Some(10_000)]),
+        pull_expires_ms: None,
     }
 }
 

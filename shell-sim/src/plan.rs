@@ -82,6 +82,10 @@ pub struct Options {
     /// The bytes above which a core asks for no more pages; `None` for the product's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_bytes_in_flight: Option<u64>,
+    /// How long a pull request lasts; `None` for three seconds, which is longer than in production, because a world is mostly
+    /// idle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pull_expires_ms: Option<u64>,
 }
 
 /// When a transcriber takes a segment for saved.
@@ -523,6 +527,7 @@ impl Options {
             announce_once: false,
             revise: false,
             max_bytes_in_flight: None,
+            pull_expires_ms: None,
         }
     }
 

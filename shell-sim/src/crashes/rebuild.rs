@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use transcript_client::jetstream;
 use transcript_core::{FailureKind, Settings, SettingsError};
 use transcript_trace::Reader;
 
@@ -471,6 +472,8 @@ fn options(settings: &Settings) -> Options {
         announce_once: settings.announce_once,
         revise: settings.revise,
         max_bytes_in_flight: Some(settings.max_bytes_in_flight.min(MOST_BYTES)),
+        // As in production: a drain lasts as long as the last request.
+        pull_expires_ms: Some(millis(jetstream::Settings::default().pull_expires)),
         ..Options::quick()
     }
 }

@@ -35,8 +35,8 @@ use crate::{
     store::{self, Command, StoreError},
 };
 
-/// How long the broker keeps a pull request here, and how often the consumer is looked at: longer than in production, because
-/// a world is mostly idle. What is decided about them is the same.
+/// How long the broker keeps a pull request where a plan does not say it, and how often the consumer is looked at: longer than
+/// in production, because a world is mostly idle. What is decided about them is the same.
 const PULL_EXPIRES: Duration = Duration::from_secs(3);
 const CONSUMER_EVERY: Duration = Duration::from_secs(60);
 /// What the planted bug of the client's buffer asks for beyond what there is room for.
@@ -140,7 +140,7 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
     let settings = jetstream::Settings {
         name: format!("processor {processor}").into(),
         sends_within: if world.has_bug(Bug::LateRequestSent) { FOR_EVER } else { standard.sends_within },
-        pull_expires: PULL_EXPIRES,
+        pull_expires: options.pull_expires_ms.map_or(PULL_EXPIRES, Duration::from_millis),
         pull_margin: pull_margin(world),
         consumer_every: CONSUMER_EVERY,
         ..standard
