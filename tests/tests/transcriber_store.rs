@@ -46,10 +46,9 @@ impl Fixture {
     }
 
     async fn join(&self, fence: Fence, transport: Transport, epochs: Vec<EpochOpened>) -> Joined {
-        match self.perform(Effect::Join { session: session(), fence, transport, epochs }).await {
-            Report::Joined(joined) => joined,
-            other => panic!("{other:?}"),
-        }
+        let report = self.perform(Effect::Join { session: session(), fence, transport, epochs }).await;
+        let Report::Joined(joined) = report else { panic!("{report:?}") };
+        joined
     }
 
     async fn reserve(&self, fence: Fence, sources: &[&str], from: u64) -> Report {
@@ -58,10 +57,9 @@ impl Fixture {
     }
 
     async fn save(&self, segments: Vec<StoredSegment>) -> Vec<SavedSegment> {
-        match self.perform(Effect::Save { session: session(), segments: Arc::new(segments) }).await {
-            Report::Saved(saved) => saved,
-            other => panic!("{other:?}"),
-        }
+        let report = self.perform(Effect::Save { session: session(), segments: Arc::new(segments) }).await;
+        let Report::Saved(saved) = report else { panic!("{report:?}") };
+        saved
     }
 
     async fn leave(&self, fence: Fence, silence: Silence, idle_others: IdleOthers) -> Report {

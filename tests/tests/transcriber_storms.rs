@@ -133,7 +133,7 @@ async fn stored(world: &TestWorld) -> Result<BTreeMap<String, Vec<String>>, Box<
 async fn transcribers_are_killed_and_nats_goes_away() -> Outcome {
     let (sessions, kills) = (number("TRANSCRIPT_TESTS_SESSIONS", 12), number("TRANSCRIPT_TESTS_KILLS", 2));
     let seed = u64::try_from(number("TRANSCRIPT_TESTS_SEED", usize::try_from(fastrand::u32(..))?))?;
-    println!("TRANSCRIPT_TESTS_SEED={seed}");
+    eprintln!("TRANSCRIPT_TESTS_SEED={seed}");
     let mut rng = Rng::with_seed(seed);
     let mut world = TestWorld::start().await?;
     world.processor("setup").run(LONG).await?;
@@ -184,7 +184,7 @@ async fn transcribers_are_killed_and_nats_goes_away() -> Outcome {
         let (session, ids) = participant?;
         acknowledged.entry(session).or_default().extend(ids);
     }
-    println!("{sessions} sessions were delivered in {:?}", begun.elapsed());
+    eprintln!("{sessions} sessions were delivered in {:?}", begun.elapsed());
     let within = LONG + SETTLES * u32::try_from(sessions)?;
     let all_ended = wait_until("every session has ended", within, || async {
         let open = world.database().collection::<Document>("transcriptsessions");
@@ -213,7 +213,7 @@ async fn transcribers_are_killed_and_nats_goes_away() -> Outcome {
             Err(error) => Err(error.to_string()),
         }
     });
-    println!("{}\nends: {:?}", audited.await?, ends.values().map(Vec::len).max());
+    eprintln!("{}\nends: {:?}", audited.await?, ends.values().map(Vec::len).max());
     assert_eq!(world.notifications().await?.len(), sessions);
     assert_eq!(world.summaries().await?.len(), sessions);
     processor.terminate().await?;

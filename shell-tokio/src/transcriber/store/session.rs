@@ -287,9 +287,7 @@ pub(super) fn take_over(session: &Session, fence: &Fence, from: &InstanceId) -> 
     let either = doc! { "$in": [from.as_str(), fence.instance.as_str()] };
     Statement {
         filter: doc! { "_id": session.key().as_str(), "instances.id": either },
-        pipeline: vec![
-            doc! { "$set": { "instances": if *from == fence.instance { "$instances".into() } else { Bson::from(instances) } } },
-        ],
+        pipeline: vec![doc! { "$set": { "instances": instances } }],
     }
 }
 
