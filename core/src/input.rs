@@ -5,11 +5,11 @@ use std::{fmt, sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    WallTime,
     failure::Failure,
     ids::{EffectId, Session},
     micros,
     summary::Segment,
-    time::WallTime,
 };
 
 /// Everything that the core can be told.

@@ -82,9 +82,7 @@
 //! ```
 
 mod bug;
-pub mod contract;
 mod counters;
-pub mod event;
 pub mod failure;
 pub mod ids;
 mod input;
@@ -99,6 +97,8 @@ pub mod summary;
 mod time;
 mod timers;
 
+pub use transcript_contract::{self as contract, WallTime, event};
+
 pub use self::{
     bug::Bug,
     counters::{Counters, DurationHistogram, JobView},
@@ -111,5 +111,5 @@ pub use self::{
     output::{Acknowledgement, Done, Effect, Notice, Output, Timer, WakeUp},
     processor::{DELIVERIES_STOP_WITHIN, Processor},
     settings::{Settings, SettingsError},
-    time::{Time, WallTime},
+    time::Time,
 };

@@ -233,6 +233,17 @@ impl Acknowledgement {
 }
 
 impl Effect {
+    /// The name of its kind; of an acknowledgement, which one it is.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        let Self::Acknowledge { acknowledgement, .. } = self else { return self.kind().name() };
+        match acknowledgement {
+            Acknowledgement::Ack => "ack",
+            Acknowledgement::Nak { .. } => "nak",
+            Acknowledgement::Term { .. } => "term",
+        }
+    }
+
     /// Its kind.
     #[must_use]
     pub fn kind(&self) -> EffectKind {

@@ -2,11 +2,12 @@
 
 use crate::{
     plan::{
-        Action, Call, Chore, Direction, End, EndPayload, Fault, Kind, Moment, Options, Plan, SegmentSaved,
+        Action, Call, Chore, Direction, EffectPattern, End, EndPayload, Fault, Moment, Options, Plan, SegmentSaved,
         SegmentWrites, Server, StoreFault, Task, Trigger, Verdict,
     },
     rng::Rng,
 };
+use transcript_core::EffectKind;
 
 /// How long faults may begin.
 const HOSTILE_MS: u64 = 60_000;
@@ -384,7 +385,12 @@ fn faults(rng: &mut Rng, processors: u64, options: &Options) -> Vec<Fault> {
 
 /// Whoever takes the call up dies of it, as often as it is delivered.
 fn crash_loop(rng: &mut Rng, processors: u64, options: &Options) -> Vec<Fault> {
-    let kind = rng.pick(&[Kind::Count, Kind::Load, Kind::Save, Kind::Mark]);
+    let kind = rng.pick(&[
+        EffectPattern::Of(EffectKind::Count),
+        EffectPattern::Of(EffectKind::Load),
+        EffectPattern::Of(EffectKind::Save),
+        EffectPattern::Of(EffectKind::Mark),
+    ]);
     let outage_ms = options.ack_wait_ms + 100;
     let mut faults = vec![];
     for processor in 0..usize::try_from(processors).unwrap_or(0) {
@@ -403,7 +409,7 @@ fn trigger(rng: &mut Rng, drawn: Drawn, processors: u64) -> Trigger {
     let near = rng.pick(&[3, 8, 20, 60]);
     let nth = rng.between(1, near);
     match drawn {
-        Drawn::LoseReport => Trigger::Effect { processor, kind: Kind::Any, nth, moment: Moment::Before },
+        Drawn::LoseReport => Trigger::Effect { processor, kind: EffectPattern::Any, nth, moment: Moment::Before },
         Drawn::LoseAnswer => {
             let server = rng.pick(&[Server::Broker, Server::Store]);
             Trigger::Arrival { server, nth, moment: Moment::Before }
@@ -423,8 +429,8 @@ fn trigger(rng: &mut Rng, drawn: Drawn, processors: u64) -> Trigger {
         | Drawn::ChangeSettings => match rng.between(0, 9) {
             0..=3 => Trigger::AtMs(rng.between(0, HOSTILE_MS)),
             4..=7 => {
-                let kind = rng.pick(&Kind::ALL);
-                let nth = if kind == Kind::Any { nth } else { rng.between(1, 4) };
+                let kind = rng.pick(&EffectPattern::all().collect::<Vec<_>>());
+                let nth = if kind == EffectPattern::Any { nth } else { rng.between(1, 4) };
                 Trigger::Effect { processor, kind, nth, moment }
             }
             _ => Trigger::Arrival { server: rng.pick(&[Server::Broker, Server::Store]), nth, moment },

@@ -288,7 +288,7 @@ impl Ledger {
                     end.given_up_once = true;
                 }
             }
-            Observation::AdvisoryReceiver { processor, sequence, fate } => {
+            Observation::AdvisorySent { processor, sequence, fate } => {
                 if let Some(given_up) = self.ends.get_mut(sequence).and_then(|end| end.given_up.as_mut()) {
                     given_up.told = match fate {
                         Fate::UnderWay => AdvisoryReceiver::Processor(*processor),

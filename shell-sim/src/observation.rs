@@ -71,7 +71,7 @@ pub(crate) enum Observation<'a> {
     /// The broker will not deliver a message again.
     GivenUp { sequence: u64 },
     /// The broker told a processor that it will not.
-    AdvisoryReceiver { processor: usize, sequence: u64, fate: Fate },
+    AdvisorySent { processor: usize, sequence: u64, fate: Fate },
     /// A processor's core heard that it will not.
     Heard { processor: usize, sequence: u64 },
     /// A processor's core heard that a summary is stale.
@@ -176,7 +176,7 @@ impl fmt::Display for Observation<'_> {
             }
             Self::AckArrived { sequence, body } => write!(f, "broker: {body:?} for {sequence}"),
             Self::GivenUp { sequence } => write!(f, "broker: {sequence} is given up"),
-            Self::AdvisoryReceiver { processor, sequence, fate } => {
+            Self::AdvisorySent { processor, sequence, fate } => {
                 write!(f, "broker: tells processor {processor} that {sequence} is given up, {fate:?}")
             }
             Self::Heard { processor, sequence } => {

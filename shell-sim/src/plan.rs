@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
-use transcript_core::{Effect, EffectKind, Settings, Time, ids::Session};
+use transcript_core::{EffectKind, Settings, Time, ids::Session};
 
 use crate::bug::Bug;
 
@@ -230,7 +230,7 @@ pub enum Trigger {
         /// The processor.
         processor: usize,
         /// Which kind is counted.
-        kind: Kind,
+        kind: EffectPattern,
         /// Which of them.
         nth: u64,
         /// Before it or after it.
@@ -257,63 +257,44 @@ pub enum Moment {
     After,
 }
 
-/// The effects of a processor, in the order of a job.
+/// Which of the things that a processor does: effects, and heartbeats, which are none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Kind {
+pub enum EffectPattern {
     /// Every one.
     Any,
-    /// Counts.
-    Count,
-    /// Loads.
-    Load,
-    /// Saves.
-    Save,
-    /// Looks at what is stored.
-    Check,
-    /// Notifications.
-    Publish,
-    /// Marks.
-    Mark,
-    /// Dead letters.
-    DeadLetter,
-    /// Ends published again.
-    Republish,
-    /// Acknowledgements of all kinds.
-    Acknowledge,
     /// `+WPI`.
     Heartbeat,
+    /// Effects of one kind.
+    #[serde(untagged)]
+    Of(EffectKind),
 }
 
-impl Kind {
-    /// All of them.
-    pub(crate) const ALL: [Self; 11] = [
-        Self::Any,
-        Self::Count,
-        Self::Load,
-        Self::Save,
-        Self::Check,
-        Self::Publish,
-        Self::Mark,
-        Self::DeadLetter,
-        Self::Republish,
-        Self::Acknowledge,
-        Self::Heartbeat,
-    ];
+impl fmt::Display for EffectPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => f.write_str("any"),
+            Self::Heartbeat => f.write_str("heartbeat"),
+            Self::Of(kind) => kind.fmt(f),
+        }
+    }
+}
 
-    /// What an effect is.
-    #[must_use]
-    pub fn of(effect: &Effect) -> Self {
-        match effect.kind() {
-            EffectKind::Count => Self::Count,
-            EffectKind::Load => Self::Load,
-            EffectKind::Save => Self::Save,
-            EffectKind::Check => Self::Check,
-            EffectKind::Publish => Self::Publish,
-            EffectKind::Mark => Self::Mark,
-            EffectKind::DeadLetter => Self::DeadLetter,
-            EffectKind::Republish => Self::Republish,
-            EffectKind::Acknowledge => Self::Acknowledge,
+impl EffectPattern {
+    /// How many there are.
+    pub(crate) const COUNT: usize = EffectKind::ALL.len() + 2;
+
+    /// All of them, in the order of a job.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        [Self::Any].into_iter().chain(EffectKind::ALL.map(Self::Of)).chain([Self::Heartbeat])
+    }
+
+    /// Its place among all.
+    pub(crate) fn place(self) -> usize {
+        match self {
+            Self::Any => 0,
+            Self::Of(kind) => 1 + kind as usize,
+            Self::Heartbeat => Self::COUNT - 1,
         }
     }
 }
@@ -588,7 +569,7 @@ impl fmt::Display for Fault {
         match self.when {
             Trigger::AtMs(at) => write!(f, "at {at} ms: ")?,
             Trigger::Effect { processor, kind, nth, moment } => {
-                write!(f, "{moment:?} effect {nth} ({kind:?}) of processor {processor}: ")?;
+                write!(f, "{moment:?} effect {nth} ({kind}) of processor {processor}: ")?;
             }
             Trigger::Arrival { server, nth, moment } => write!(f, "{moment:?} arrival {nth} at the {server:?}: ")?,
         }

@@ -2,10 +2,11 @@
 
 use std::process::Command;
 
+use transcript_core::EffectKind;
 use transcript_sim::{
     Bug, Plan, Recording,
     explore::hunt,
-    plan::{Action, Call, Fault, Kind, Moment, Options, Server, Trigger},
+    plan::{Action, Call, EffectPattern, Fault, Moment, Options, Server, Trigger},
 };
 
 #[test]
@@ -34,7 +35,8 @@ fn planted_bugs_are_found_and_shrunk() {
 }
 
 fn short_window() -> Plan {
-    let when = Trigger::Effect { processor: 0, kind: Kind::Mark, nth: 1, moment: Moment::Before };
+    let when =
+        Trigger::Effect { processor: 0, kind: EffectPattern::Of(EffectKind::Mark), nth: 1, moment: Moment::Before };
     Plan {
         seed: 0,
         processors: 1,
@@ -111,7 +113,8 @@ fn what_is_given_back_too_soon_comes_back() {
 /// stream has forgotten that.
 #[test]
 fn what_was_asked_for_before_a_standstill_is_not_sent_after_it() {
-    let when = Trigger::Effect { processor: 0, kind: Kind::Publish, nth: 1, moment: Moment::Before };
+    let when =
+        Trigger::Effect { processor: 0, kind: EffectPattern::Of(EffectKind::Publish), nth: 1, moment: Moment::Before };
     let server = Server::Broker;
     let severed = Action::Sever { processor: 0, server, span_ms: 0, server_notices_ms: 1_000 };
     let stands = Action::Freeze { processor: 0, span_ms: 300_000 };

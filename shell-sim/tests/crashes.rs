@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use transcript_core::{
-    Cursor, Delivery, Effect, Failure, FailureKind, Input, Notified, Output, Page, Payload, Processor, Report,
-    Settings, Stored, Time, WallTime, ids::JobId, summary::Segment,
+    Cursor, Delivery, Effect, EffectKind, Failure, FailureKind, Input, Notified, Output, Page, Payload, Processor,
+    Report, Settings, Stored, Time, WallTime, ids::JobId, summary::Segment,
 };
 use transcript_sim::{
     Bug, Plan, Recording,
     crashes::{self, Crash, Unfit, everywhere, everywhere_with},
-    plan::{Action, Call, Fault, Kind, Moment, Options, Server, Trigger, Verdict},
+    plan::{Action, Call, EffectPattern, Fault, Moment, Options, Server, Trigger, Verdict},
 };
 use transcript_trace::{
     Content, FORMAT, Header, Reader, Recorder, Servers,
@@ -322,7 +322,8 @@ fn a_summary_that_was_refused_is_refused_again() {
 
 /// A call whose process is killed between save and publish, as the simulator writes it down.
 fn killed_once(outage_ms: u64) -> Vec<u8> {
-    let when = Trigger::Effect { processor: 0, kind: Kind::Publish, nth: 1, moment: Moment::Before };
+    let when =
+        Trigger::Effect { processor: 0, kind: EffectPattern::Of(EffectKind::Publish), nth: 1, moment: Moment::Before };
     let plan = Plan {
         seed: 0,
         processors: 1,

@@ -1,10 +1,11 @@
 //! What must hold past five attempts and past the window, each with the remedy, and broken without it.
 
+use transcript_core::EffectKind;
 use transcript_sim::{
     Bug, Outcome, Plan, Recording,
     plan::{
-        Action, Call, Chore, End, EndPayload, Fault, Kind, Moment, Options, SegmentSaved, Server, Task, Trigger,
-        Verdict,
+        Action, Call, Chore, EffectPattern, End, EndPayload, Fault, Moment, Options, SegmentSaved, Server, Task,
+        Trigger, Verdict,
     },
 };
 
@@ -27,7 +28,7 @@ fn at(at_ms: u64, what: Action) -> Fault {
     Fault { when: Trigger::AtMs(at_ms), what }
 }
 
-fn before(processor: usize, kind: Kind, nth: u64, what: Action) -> Fault {
+fn before(processor: usize, kind: EffectPattern, nth: u64, what: Action) -> Fault {
     Fault { when: Trigger::Effect { processor, kind, nth, moment: Moment::Before }, what }
 }
 
@@ -47,7 +48,9 @@ fn broken(plan: &Plan, bug: Bug) -> String {
 /// Whoever takes the first call up dies of it, five times.
 fn five_kills(processors: usize) -> Vec<Fault> {
     let kill = |processor| Action::Kill { processor, outage_ms: 7_000 };
-    let each = |processor| (1..=5).map(move |nth| before(processor, Kind::Count, nth, kill(processor)));
+    let each = |processor| {
+        (1..=5).map(move |nth| before(processor, EffectPattern::Of(EffectKind::Count), nth, kill(processor)))
+    };
     (0..processors).flat_map(each).take(5).collect()
 }
 
@@ -72,8 +75,8 @@ fn a_redrive_twice_is_one_redrive() {
 fn what_nobody_hears_is_missing_and_told_apart() {
     // The broker has not seen that its first connection is over, and tells that one too.
     let silent = Action::Sever { processor: 0, server: Server::Broker, span_ms: 0, server_notices_ms: 240_000 };
-    let when = Trigger::Effect { processor: 0, kind: Kind::Any, nth: 1, moment: Moment::After };
-    let kill = |nth| before(0, Kind::Mark, nth, Action::Kill { processor: 0, outage_ms: 0 });
+    let when = Trigger::Effect { processor: 0, kind: EffectPattern::Any, nth: 1, moment: Moment::After };
+    let kill = |nth| before(0, EffectPattern::Of(EffectKind::Mark), nth, Action::Kill { processor: 0, outage_ms: 0 });
     let mut ghost = plan(2, vec![Fault { when, what: silent }, kill(1), kill(3), kill(4), kill(5), kill(6)]);
     ghost.calls[0].ends[0].at_ms = 900;
     ghost.calls[1].ends[0].at_ms = 0;
@@ -82,7 +85,12 @@ fn what_nobody_hears_is_missing_and_told_apart() {
 
     // Who hears of it is killed over the dead letter.
     let mut faults = five_kills(1);
-    faults.push(before(0, Kind::DeadLetter, 1, Action::Kill { processor: 0, outage_ms: 1_000 }));
+    faults.push(before(
+        0,
+        EffectPattern::Of(EffectKind::DeadLetter),
+        1,
+        Action::Kill { processor: 0, outage_ms: 1_000 },
+    ));
     let stats = kept(&plan(1, faults)).stats;
     assert_eq!((stats.exhausted, stats.missing, stats.dead_letters), (1, 1, 0));
 }
@@ -135,7 +143,7 @@ fn an_end_published_again_past_the_window_announces_nothing() {
 fn the_gap_is_closed_where_each_notification_has_its_subject() {
     let kill = Action::Kill { processor: 0, outage_ms: WINDOW_MS + 60_000 };
     for (announce_once, notifications) in [(false, 2), (true, 1)] {
-        let mut plan = plan(1, vec![before(0, Kind::Mark, 1, kill.clone())]);
+        let mut plan = plan(1, vec![before(0, EffectPattern::Of(EffectKind::Mark), 1, kill.clone())]);
         plan.options.announce_once = announce_once;
         assert_eq!(kept(&plan).stats.notifications, notifications, "{plan}");
     }
@@ -186,10 +194,16 @@ fn a_segment_after_the_summary_makes_a_revision_where_that_is_asked_for() {
 
 #[test]
 fn a_kill_at_each_point_of_a_revision_costs_no_announcement_and_makes_none_twice() {
-    for kind in [Kind::Count, Kind::Load, Kind::Save, Kind::Publish, Kind::Mark] {
+    for kind in [
+        EffectPattern::Of(EffectKind::Count),
+        EffectPattern::Of(EffectKind::Load),
+        EffectPattern::Of(EffectKind::Save),
+        EffectPattern::Of(EffectKind::Publish),
+        EffectPattern::Of(EffectKind::Mark),
+    ] {
         for moment in [Moment::Before, Moment::After] {
             for outage_ms in [0, 7_000, 130_000] {
-                let nth = if kind == Kind::Count { 3 } else { 2 };
+                let nth = if kind == EffectPattern::Of(EffectKind::Count) { 3 } else { 2 };
                 let when = Trigger::Effect { processor: 0, kind, nth, moment };
                 let kill = Fault { when, what: Action::Kill { processor: 0, outage_ms } };
                 let mut plan = plan(1, vec![kill]);

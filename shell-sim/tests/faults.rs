@@ -1,8 +1,9 @@
 //! What a fault or a setting does in a world, each seen in the trace or the numbers of a small plan.
 
+use transcript_core::EffectKind;
 use transcript_sim::{
     Outcome, Plan, Recording,
-    plan::{Action, Call, Fault, Kind, Moment, Options, SegmentWrites, Server, Trigger},
+    plan::{Action, Call, EffectPattern, Fault, Moment, Options, SegmentWrites, Server, Trigger},
 };
 
 fn plan(options: Options, faults: Vec<Fault>) -> Plan {
@@ -14,7 +15,7 @@ fn at(at_ms: u64, what: Action) -> Fault {
     Fault { when: Trigger::AtMs(at_ms), what }
 }
 
-fn before(kind: Kind, nth: u64, what: Action) -> Fault {
+fn before(kind: EffectPattern, nth: u64, what: Action) -> Fault {
     Fault { when: Trigger::Effect { processor: 0, kind, nth, moment: Moment::Before }, what }
 }
 
@@ -64,7 +65,7 @@ fn a_message_that_arrives_twice_changes_nothing() {
 fn a_lowered_limit_of_deliveries_counts_at_once() {
     let kills = |limit: Option<u64>| {
         let lowered = limit.map(|max_deliver| at(500, Action::SetMaxDeliver { max_deliver }));
-        let kills = (1..=4).map(|nth| before(Kind::Count, nth, kill(7_000)));
+        let kills = (1..=4).map(|nth| before(EffectPattern::Of(EffectKind::Count), nth, kill(7_000)));
         run(&plan(Options::quick(), lowered.into_iter().chain(kills).collect())).0.stats
     };
     assert_eq!((kills(None).exhausted, kills(None).deliveries), (0, 5));
@@ -74,7 +75,7 @@ fn a_lowered_limit_of_deliveries_counts_at_once() {
 #[test]
 fn a_window_is_lengthened_for_what_is_remembered() {
     let options = Options { window_ms: 120_000, ..Options::quick() };
-    let dies = before(Kind::Mark, 1, kill(130_000));
+    let dies = before(EffectPattern::Of(EffectKind::Mark), 1, kill(130_000));
     let short = run(&plan(options.clone(), vec![dies.clone()])).0.stats;
     assert_eq!(short.notifications, 2, "more than the promised window apart");
     let longer = at(60_000, Action::LengthenWindow { window_ms: 86_400_000 });
@@ -111,7 +112,7 @@ fn only_so_many_deliveries_are_out() {
 fn late_timers_deliver_late_and_never_early() {
     let again = |timer_lag_ms, seed| {
         let options = Options { timer_lag_ms, ..Options::quick() };
-        let plan = Plan { seed, ..plan(options, vec![before(Kind::Count, 1, kill(1_000))]) };
+        let plan = Plan { seed, ..plan(options, vec![before(EffectPattern::Of(EffectKind::Count), 1, kill(1_000))]) };
         run(&plan).0.stats.settled_us
     };
     let (punctual, late): (u64, Vec<u64>) = (again(0, 0), (0..20).map(|seed| again(1_000, seed)).collect());

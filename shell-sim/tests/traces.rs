@@ -7,10 +7,10 @@ use std::{
     time::Duration,
 };
 
-use transcript_core::{Input, Processor, Time};
+use transcript_core::{EffectKind, Input, Processor, Time};
 use transcript_sim::{
     Bug, Plan, Recording,
-    plan::{Action, Call, Fault, Kind, Moment, Options, Server, Trigger},
+    plan::{Action, Call, EffectPattern, Fault, Moment, Options, Server, Trigger},
 };
 use transcript_trace::{
     Content, Header, Line, Note, Reader, Said, Server as NotedServer,
@@ -86,7 +86,8 @@ fn every_kept_plan_and_many_drawn_ones_replay() {
 #[test]
 fn a_process_is_a_part_and_what_no_core_saw_is_another() {
     let kill = Action::Kill { processor: 0, outage_ms: 5_000 };
-    let before_save = Trigger::Effect { processor: 0, kind: Kind::Save, nth: 1, moment: Moment::Before };
+    let before_save =
+        Trigger::Effect { processor: 0, kind: EffectPattern::Of(EffectKind::Save), nth: 1, moment: Moment::Before };
     let plan = one_call(
         vec![
             at(500, Action::Freeze { processor: 0, span_ms: 200 }),

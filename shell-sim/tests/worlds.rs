@@ -6,10 +6,11 @@ use std::{
     process::Command,
 };
 
+use transcript_core::EffectKind;
 use transcript_sim::{
     Plan, Recording,
     explore::{self, Until},
-    plan::{Action, Call, Fault, Kind, Moment, Options, Trigger},
+    plan::{Action, Call, EffectPattern, Fault, Moment, Options, Trigger},
 };
 
 /// The digests of some seeds' traces. They change whenever the product, the models or the drawing of plans do, and never
@@ -82,7 +83,14 @@ fn a_plan_survives_being_written_down() {
 
 #[test]
 fn a_call_survives_a_kill_at_each_stop_point() {
-    for kind in [Kind::Count, Kind::Load, Kind::Save, Kind::Publish, Kind::Mark, Kind::Acknowledge] {
+    for kind in [
+        EffectPattern::Of(EffectKind::Count),
+        EffectPattern::Of(EffectKind::Load),
+        EffectPattern::Of(EffectKind::Save),
+        EffectPattern::Of(EffectKind::Publish),
+        EffectPattern::Of(EffectKind::Mark),
+        EffectPattern::Of(EffectKind::Acknowledge),
+    ] {
         for moment in [Moment::Before, Moment::After] {
             let when = Trigger::Effect { processor: 0, kind, nth: 1, moment };
             let plan = one_call(vec![Fault { when, what: Action::Kill { processor: 0, outage_ms: 130_000 } }]);
@@ -90,7 +98,7 @@ fn a_call_survives_a_kill_at_each_stop_point() {
             assert_eq!(outcome.violation, None, "{plan}");
             assert_eq!((outcome.stats.summaries, outcome.stats.notifications), (1, 1), "{plan}");
             // Nobody waits for a processor that has nothing left to do.
-            let done = kind == Kind::Acknowledge && moment == Moment::After;
+            let done = kind == EffectPattern::Of(EffectKind::Acknowledge) && moment == Moment::After;
             assert!(done || outcome.stats.virtual_us > 130_000_000, "the outage took place: {plan}");
         }
     }
@@ -99,7 +107,7 @@ fn a_call_survives_a_kill_at_each_stop_point() {
 #[test]
 fn five_kills_exhaust_a_call_and_are_told_apart_from_a_loss() {
     let kill = |nth| Fault {
-        when: Trigger::Effect { processor: 0, kind: Kind::Count, nth, moment: Moment::Before },
+        when: Trigger::Effect { processor: 0, kind: EffectPattern::Of(EffectKind::Count), nth, moment: Moment::Before },
         what: Action::Kill { processor: 0, outage_ms: 7_000 },
     };
     let outcome = one_call((1..=5).map(kill).collect()).run(Recording::Off);

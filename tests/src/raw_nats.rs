@@ -47,7 +47,7 @@ pub async fn message(world: &TestWorld, which: Which) -> io::Result<RawMessage> 
     let answer = world.client.request(subject, which.body().into()).await.map_err(io::Error::other)?;
     RawMessage::read(&answer.payload).map_err(|error| match error {
         ReadError::NotFound => io::ErrorKind::NotFound.into(),
-        ReadError::Refused(_) | ReadError::Unreadable => io::Error::other(format!("{error:?}")),
+        ReadError::Refused(_) | ReadError::Unreadable => io::Error::other(error),
     })
 }
 

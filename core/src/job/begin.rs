@@ -4,13 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Job, Phase, Question, Weight, failing::are_few};
 use crate::{
+    WallTime,
     contract::DeadLetter,
     event::SessionEnded,
     ids::{JobId, Key},
     input::{Delivery, Exhausted, StaleSummary},
     output::{Acknowledgement, Timer},
     settings::Settings,
-    time::{Time, WallTime},
+    time::Time,
     timers::Timers,
 };
 
@@ -126,6 +127,7 @@ impl Job {
             outcome: None,
             timers: Timers::default(),
             scheduled: None,
+            key_digest: 0,
             weighed: Weight::default(),
         }
     }

@@ -3,12 +3,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::{
+    WallTime,
     bug::{Bug, Planted},
     event::SessionEnded,
     input::{Cursor, Page},
     settings::Settings,
     summary::{Summarizer, Summary},
-    time::{Time, WallTime},
+    time::Time,
 };
 
 /// A summary under way.

@@ -137,6 +137,7 @@ use self::loading::{Loading, Panicked};
 pub use self::state::State;
 pub(crate) use self::state::{Event, Next, Outcome};
 use crate::{
+    WallTime,
     bug::Planted,
     contract::{Announcement, DeadLetter},
     counters::Settled,
@@ -147,7 +148,7 @@ use crate::{
     served::Served,
     settings::Settings,
     summary::Summary,
-    time::{Time, WallTime},
+    time::Time,
     timers::Timers,
 };
 
@@ -198,6 +199,8 @@ pub(crate) struct Job {
     pub(crate) timers: Timers,
     /// Under which deadline the processor's queue has this job.
     pub(crate) scheduled: Option<Time>,
+    /// What stands for the key where the processor compares many; 0 without a key.
+    pub(crate) key_digest: u64,
     /// With what weight the processor reckons it.
     pub(crate) weighed: Weight,
 }

@@ -1,32 +1,35 @@
 //! All jobs of one process: which of a key runs, what is due, and what is said.
 
+mod arrivals;
+mod bytes;
+mod keys;
+mod stage;
+
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
     time::Duration,
 };
 
+pub use self::stage::DELIVERIES_STOP_WITHIN;
+use self::{
+    bytes::Bytes,
+    keys::{Digest, Digested, DoneCalls},
+    stage::Stage,
+};
 use crate::{
     bug::Planted,
     counters::{Counters, JobView},
-    event::SessionEnded,
     failure::{Failure, FailureKind},
-    ids::{EffectId, JobId, Key},
-    input::{ConsumerSettings, Delivery, Exhausted, Input, Report, StaleSummary},
-    job::{Around, Event, Job, Next, Outcome, State, Weight},
+    ids::{EffectId, JobId},
+    input::{ConsumerSettings, Input, Report},
+    job::{Around, Event, Job, Next, State, Weight},
     kind::EffectKind,
     output::{Notice, Output, Timer, WakeUp},
     served::{Served, Service},
     settings::{Settings, SettingsError},
     time::Time,
 };
-
-/// How long jobs that the grace time has left may take to be given back; no longer than the grace time itself.
-const LAST_MOMENT: Duration = Duration::from_secs(1);
-/// How long the end of the deliveries is waited for. A shell needs no longer than its last pull request is open, and less
-/// than that where the server is away; after this time, what it was asked is taken for lost.
-pub const DELIVERIES_STOP_WITHIN: Duration = Duration::from_secs(5);
 
 /// The state machine that decides everything about every job; see the crate's first page.
 #[derive(Debug)]
@@ -59,90 +62,6 @@ pub struct Processor {
     planted: Planted,
     #[cfg(test)]
     pub(crate) edges: BTreeSet<(State, &'static str, State)>,
-}
-
-/// Where a processor stands between its start and its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    /// It takes deliveries.
-    Running,
-    /// It wants no more of them, and waits until they have ended.
-    Stopping {
-        /// When it waits no longer.
-        until: Time,
-    },
-    /// It gives back what has not begun to save, and lets the others finish.
-    Draining {
-        /// When the grace time ends.
-        until: Time,
-    },
-    /// It has given back everything else.
-    LastMoment {
-        /// When it waits for confirmations no longer.
-        until: Time,
-    },
-}
-
-impl Stage {
-    /// What it waits for at last.
-    fn deadline(self) -> Option<WakeUp> {
-        match self {
-            Self::Running => None,
-            Self::Stopping { until } => Some(WakeUp { at: until, timer: Timer::StopDeliveries }),
-            Self::Draining { until } | Self::LastMoment { until } => Some(WakeUp { at: until, timer: Timer::Grace }),
-        }
-    }
-
-    /// Whether no job is begun any more.
-    fn drains(self) -> bool {
-        match self {
-            Self::Running | Self::Stopping { .. } => false,
-            Self::Draining { .. } | Self::LastMoment { .. } => true,
-        }
-    }
-}
-
-/// Stands for a key where many are compared: equal keys have equal digests, others may.
-type Digest = u64;
-
-/// The texts of all summaries under way.
-#[derive(Debug, Default)]
-struct Bytes {
-    /// The bytes that the jobs hold, and have to be ready for.
-    held: u64,
-    /// How many jobs wait for a page.
-    awaiting: usize,
-    /// Jobs that would ask for one if there were room, oldest first.
-    waiting: BTreeSet<JobId>,
-}
-
-/// The calls that were done last, with the time when their segments were loaded.
-#[derive(Debug, Default)]
-struct DoneCalls {
-    loaded_at: BTreeMap<Digest, Time>,
-    oldest_first: VecDeque<Digest>,
-}
-
-/// How many of them are remembered.
-const DONE_CALLS: usize = 4096;
-
-impl DoneCalls {
-    fn add(&mut self, key: &Key, loaded_at: Time) {
-        let digest = digest(key);
-        if self.loaded_at.insert(digest, loaded_at).is_none() {
-            self.oldest_first.push_back(digest);
-        }
-        if self.oldest_first.len() > DONE_CALLS
-            && let Some(oldest) = self.oldest_first.pop_front()
-        {
-            self.loaded_at.remove(&oldest);
-        }
-    }
-
-    /// When the segments of a call were loaded. Other calls have the same digest at times: what is found is only a hint.
-    fn loaded_at(&self, key: &Key) -> Option<Time> {
-        self.loaded_at.get(&digest(key)).copied()
-    }
 }
 
 impl Processor {
@@ -339,131 +258,28 @@ impl Processor {
         self.stage != Stage::Running
     }
 
-    fn deliver(&mut self, delivery: &Delivery) -> Option<JobId> {
-        let ended = SessionEnded::parse(&delivery.payload.0).map(|ended| (ended.session.key(), ended));
-        if let Some(id) = self.redelivered(ended.as_ref().ok().map(|(key, _)| key), delivery) {
-            return Some(id);
-        }
-        // Jobs without a delivery must not take the place of one that was asked for.
-        if self.jobs.len() - self.without_delivery >= self.settings.max_in_flight.saturating_mul(4) {
-            self.counters.overflowed += 1;
-            return None;
-        }
-        self.counters.delivered += 1;
-        self.counters.redelivered += u64::from(delivery.attempt > 1);
-        self.counters.rejected += u64::from(ended.is_err());
-        let id = self.next_id();
-        match ended {
-            Err(rejection) => {
-                let job = Job::rejected(id, self.now, delivery, rejection.to_string(), &self.settings);
-                self.begin(id, "delivered", job, Next::Ask);
-            }
-            Ok((_, ended)) if self.stage.drains() => {
-                let job = Job::handed_on(id, self.now, delivery, ended, &self.settings);
-                self.begin(id, "delivered", job, Next::Ask);
-            }
-            Ok((key, ended)) => {
-                let mut job = Job::new(id, self.now, delivery, key.clone(), ended, &self.settings);
-                if let Some(loaded_at) = self.done.loaded_at(&key) {
-                    job = job.after(loaded_at);
-                }
-                self.begin(id, "delivered", job, Next::Stay);
-                self.queue(id, &key);
-            }
-        }
-        Some(id)
-    }
-
-    /// The job that is under way about the same message and takes the delivery over. A second one would only do the same
-    /// again, and its acknowledgement would settle the first one's delivery.
-    fn redelivered(&mut self, key: Option<&Key>, delivery: &Delivery) -> Option<JobId> {
-        let id = self.messages.get(&delivery.stream_sequence).copied()?;
-        // A stream that was made anew counts from the beginning.
-        self.jobs.get(&id).filter(|job| job.key() == key)?;
-        self.advance(id, Event::Redelivered { reply: Arc::clone(&delivery.reply), attempt: delivery.attempt });
-        let taken = self.jobs.contains_key(&id);
-        if taken {
-            self.counters.delivered += 1;
-            self.counters.redelivered += 1;
-        }
-        taken.then_some(id)
-    }
-
-    /// JetStream counts the deliveries that were due to its own outages too. A job that works on the message knows better:
-    /// its acknowledgement is taken as before, however late (nats-server, consumer.go, processAckMsgLocked).
-    fn exhausted(&mut self, exhausted: &Exhausted) -> Option<JobId> {
-        let in_hand = self.messages.get(&exhausted.stream_sequence).copied();
-        if let Some(id) = in_hand.filter(|id| self.jobs.get(id).is_some_and(|job| !job.gives_back())) {
-            self.counters.outlived += 1;
-            self.advance(id, Event::Exhausted);
-            return Some(id);
-        }
-        let id = self.next_id();
-        self.begin(id, "exhausted", Job::exhausted(id, self.now, exhausted), Next::Ask);
-        Some(id)
-    }
-
-    /// Takes up a session that has more segments than its summary, unless there is no room, or a job about it is under way already.
-    fn stale(&mut self, stale: StaleSummary) -> Option<JobId> {
-        let key = stale.session.key();
-        if self.room() == 0 || self.first_of_key(&key).is_some() {
-            return None;
-        }
-        let id = self.next_id();
-        self.begin(id, "stale", Job::stale(id, self.now, key.clone(), stale), Next::Stay);
-        self.queue(id, &key);
-        Some(id)
-    }
-
-    fn next_id(&mut self) -> JobId {
-        self.last_job += 1;
-        JobId(self.last_job)
-    }
-
-    fn begin(&mut self, id: JobId, on: &'static str, job: Job, next: Next) {
-        self.took(State::Over, on, job.state());
-        self.counters.given_back += u64::from(job.gives_back());
-        self.count_state(job.state(), usize::saturating_add);
-        if job.reply().is_some() {
-            self.messages.insert(job.stream_sequence(), id);
-        }
-        self.without_delivery += usize::from(job.reply().is_none());
-        self.exhausted += usize::from(job.is_about_exhausted());
-        self.jobs.insert(id, Box::new(job));
-        self.go_on(id, next);
-    }
-
-    /// Puts the job behind those of the same key; the first one runs.
-    fn queue(&mut self, id: JobId, key: &Key) {
-        self.key_queues.insert((digest(key), id));
-        if self.first_of_key(key) == Some(id) {
-            self.advance(id, Event::FirstOfKey);
-        }
-    }
-
     fn report(&mut self, effect: EffectId, report: Report) -> Option<JobId> {
-        if self.jobs.get(&effect.job).is_some_and(|job| job.awaits(effect, &report)) {
-            self.counters.dead_lettered += u64::from(matches!(report, Report::DeadLettered { .. }));
-            self.counters.republished += u64::from(matches!(report, Report::Republished { .. }));
-            self.counters.revised += u64::from(self.publishes_revision(effect.job, &report));
-            self.advance(effect.job, Event::Reported(report));
-            Some(effect.job)
-        } else {
+        let job = self.jobs.get(&effect.job).filter(|job| job.awaits(effect, &report));
+        let Some(service) = job.map(|job| job.service()) else {
             self.counters.ignored_reports += 1;
-            None
-        }
+            return None;
+        };
+        self.counters.dead_lettered += u64::from(matches!(report, Report::DeadLettered { .. }));
+        self.counters.republished += u64::from(matches!(report, Report::Republished { .. }));
+        self.counters.revised += u64::from(self.publishes_revision(effect.job, &report));
+        self.reported(effect.job, service, report);
+        Some(effect.job)
     }
 
     fn publishes_revision(&self, id: JobId, report: &Report) -> bool {
         matches!(report, Report::Published { .. }) && self.jobs.get(&id).is_some_and(|job| job.announces_revision())
     }
 
-    /// Before anything is given back: an open pull request would get it again, at once and again.
-    fn stop_deliveries(&mut self) {
-        if self.stage == Stage::Running {
-            self.stage = Stage::Stopping { until: self.now.after(DELIVERIES_STOP_WITHIN) };
-            self.outputs.push_back(Output::StopDeliveries);
+    fn reported(&mut self, id: JobId, service: Option<Service>, report: Report) {
+        if let Some(service) = service {
+            self.learn_from(service, &report);
         }
+        self.advance(id, Event::Reported(report));
     }
 
     /// The consumer's own settings count from now on, for jobs under way too: a server that is told of a shorter ack wait
@@ -487,18 +303,10 @@ impl Processor {
         }
     }
 
-    fn drain(&mut self) {
-        let (Stage::Running | Stage::Stopping { .. }) = self.stage else { return };
-        self.stage = Stage::Draining { until: self.now.after(self.settings.grace) };
-        let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
-        for id in jobs {
-            self.advance(id, Event::Drain);
-        }
-    }
-
     fn serve_timers(&mut self) {
         while let Some((at, id)) = self.due.first().copied().filter(|(at, _)| *at <= self.now) {
-            match self.jobs.get_mut(&id).and_then(|job| job.timers.take_due(self.now)) {
+            let mut job = self.jobs.get_mut(&id);
+            match job.as_mut().and_then(|job| job.timers.take_due(self.now)) {
                 Some(Timer::Heartbeat) => self.heartbeat(id, at),
                 Some(Timer::Settle) => self.advance(id, Event::QuietOver),
                 Some(Timer::Retry) => {
@@ -508,10 +316,11 @@ impl Processor {
                 Some(Timer::Answer) => {
                     let detail = format!("no report within {:?}", self.settings.answer_timeout());
                     let failure = Failure { kind: FailureKind::TimedOut, detail };
-                    self.advance(id, Event::Reported(Report::Failed(failure)));
+                    let service = job.and_then(|job| job.service());
+                    self.reported(id, service, Report::Failed(failure));
                 }
                 Some(Timer::StopDeliveries | Timer::Grace) | None => {
-                    if let Some(job) = self.jobs.get_mut(&id) {
+                    if let Some(job) = job {
                         schedule(&mut self.due, id, job);
                     }
                 }
@@ -522,26 +331,6 @@ impl Processor {
             Stage::Draining { until } if until <= self.now => self.end_grace(),
             Stage::LastMoment { until } if until <= self.now => self.abandon(),
             Stage::Running | Stage::Stopping { .. } | Stage::Draining { .. } | Stage::LastMoment { .. } => {}
-        }
-    }
-
-    /// Leaves everything to redelivery.
-    fn abandon(&mut self) {
-        self.counters.abandoned += u64::try_from(self.jobs.len()).unwrap_or(u64::MAX);
-        self.jobs.clear();
-        self.bytes = Bytes::default();
-        (self.acknowledging, self.queued, self.without_delivery, self.exhausted) = (0, 0, 0, 0);
-        self.messages.clear();
-        self.key_queues.clear();
-        self.due.clear();
-    }
-
-    /// Gives back what did not come to its end within the grace time, for which there is a moment more.
-    fn end_grace(&mut self) {
-        self.stage = Stage::LastMoment { until: self.now.after(self.settings.grace.min(LAST_MOMENT)) };
-        let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
-        for id in jobs {
-            self.advance(id, Event::GraceOver);
         }
     }
 
@@ -559,7 +348,6 @@ impl Processor {
     }
 
     fn advance(&mut self, id: JobId, event: Event) {
-        self.learn_from(id, &event);
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let (from, on, published) = (job.state(), event.name(), job.published_segments());
         let acknowledged = matches!(event, Event::Reported(Report::Acknowledged));
@@ -573,7 +361,7 @@ impl Processor {
             self.counters.retry(kind, failure);
         }
         let has_delivery = job.reply().is_some();
-        let (to, gives_back) = (job.state(), job.gives_back());
+        let (to, gives_back, digest) = (job.state(), job.gives_back(), job.key_digest);
         let is_done = from != to && matches!(to, State::Acknowledging | State::Over);
         let outcome = if is_done && from != State::Acknowledging { job.outcome() } else { None };
         let done = outcome.and_then(|_| job.done(self.now, published?));
@@ -600,69 +388,38 @@ impl Processor {
             self.outputs.extend(done.map(|done| Output::Notice(Notice::Done(done))));
         }
         let Some(key) = key else { return self.go_on(id, next) };
-        self.key_queues.remove(&(digest(&key), id));
+        let key = Digested { key: &key, digest };
+        self.key_queues.remove(&(digest, id));
         if on == "covered" {
             return self.go_on(id, next);
         }
         // The end of a job starts the next one, unless that is done before.
         if to == State::Over {
-            self.cover(&key, outcome);
+            self.cover(key, outcome);
             self.go_on(id, next);
         } else {
             self.go_on(id, next);
-            self.cover(&key, outcome);
-            self.start_next_of_key(&key);
+            self.cover(key, outcome);
+            self.start_next_of_key(key);
         }
     }
 
     /// What a report says of its kind of effect.
-    fn learn_from(&mut self, id: JobId, event: &Event) {
-        let Event::Reported(report) = event else { return };
-        let Some(service) = self.jobs.get(&id).and_then(|job| job.service()) else { return };
-        let notice = match report {
-            Report::Failed(failure) => {
-                let is_dead_letter = service == Service::of(EffectKind::DeadLetter);
-                self.counters.dead_letters_failed += u64::from(is_dead_letter);
-                self.served.failed(self.now, service, failure)
-            }
-            Report::Counted { .. }
-            | Report::Loaded(_)
-            | Report::Saved(_)
-            | Report::Checked(_)
-            | Report::Published { .. }
-            | Report::Marked
-            | Report::DeadLettered { .. }
-            | Report::Republished { .. }
-            | Report::Acknowledged => self.served.succeeded(self.now, service, self.settings.longest_silence()),
+    fn learn_from(&mut self, service: Service, report: &Report) {
+        let notice = if let Report::Failed(failure) = report {
+            self.counters.dead_letters_failed += u64::from(service == Service::of(EffectKind::DeadLetter));
+            self.served.failed(self.now, service, failure)
+        } else {
+            self.served.succeeded(self.now, service, self.settings.longest_silence())
         };
         self.outputs.extend(notice.map(Output::Notice));
     }
 
-    /// A job is done with its call. Other ends of the call may wait behind it, to which that is all that they ask for.
-    fn cover(&mut self, key: &Key, outcome: Option<Outcome>) {
-        let Some(outcome) = outcome else { return };
-        let Some(loaded_at) = outcome.loaded_at else { return };
-        self.done.add(key, loaded_at);
-        let waiting: Vec<JobId> = self.jobs_of_key(key).collect();
-        for id in waiting {
-            self.advance(id, Event::Covered(outcome));
-        }
-    }
-
     fn count_state(&mut self, state: State, change: fn(usize, usize) -> usize) {
-        match state {
-            State::Queued => self.queued = change(self.queued, 1),
-            State::Acknowledging => self.acknowledging = change(self.acknowledging, 1),
-            State::Over
-            | State::Quiet
-            | State::Counting
-            | State::Loading
-            | State::Saving
-            | State::Checking
-            | State::Publishing
-            | State::Marking
-            | State::DeadLettering
-            | State::Republishing => {}
+        if state == State::Queued {
+            self.queued = change(self.queued, 1);
+        } else if state == State::Acknowledging {
+            self.acknowledging = change(self.acknowledging, 1);
         }
     }
 
@@ -694,23 +451,6 @@ impl Processor {
         }
     }
 
-    fn admit(&mut self) {
-        while let Some(id) = self.bytes.waiting.first().copied() {
-            let page = self.jobs.get(&id).and_then(|job| job.next_page_bytes(&self.settings));
-            if !self.bytes.have_room(page, &self.settings) {
-                return;
-            }
-            self.bytes.waiting.remove(&id);
-            let Some(job) = self.jobs.get_mut(&id) else { continue };
-            if let Some((effect, what)) = job.ask(self.now, &self.settings) {
-                self.outputs.push_back(Output::Perform { id: effect, effect: what });
-            }
-            let weight = job.weight(&self.settings);
-            self.bytes.change(std::mem::replace(&mut job.weighed, weight), weight);
-            schedule(&mut self.due, id, job);
-        }
-    }
-
     fn end(&mut self, id: JobId) {
         let Some(job) = self.jobs.remove(&id) else { return };
         self.without_delivery -= usize::from(job.reply().is_none());
@@ -725,31 +465,9 @@ impl Processor {
             self.due.remove(&(at, id));
         }
         if let Some(key) = job.key() {
-            self.key_queues.remove(&(digest(key), id));
-            self.start_next_of_key(key);
+            self.key_queues.remove(&(job.key_digest, id));
+            self.start_next_of_key(Digested { key, digest: job.key_digest });
         }
-    }
-
-    /// The next job of the key goes on, unless it does already. It does not wait for an acknowledgement to be confirmed: a
-    /// server that forgot the delivery in a crash answers none, and delivers it again only where there is room.
-    fn start_next_of_key(&mut self, key: &Key) {
-        // A draining processor begins nothing.
-        if !self.stage.drains()
-            && let Some(next) = self.first_of_key(key)
-        {
-            self.advance(next, Event::FirstOfKey);
-        }
-    }
-
-    fn first_of_key(&self, key: &Key) -> Option<JobId> {
-        self.jobs_of_key(key).next()
-    }
-
-    /// The jobs of a key that have not done their work, in the order of their delivery.
-    fn jobs_of_key(&self, key: &Key) -> impl Iterator<Item = JobId> {
-        let digest = digest(key);
-        let alike = self.key_queues.range((digest, JobId(0))..=(digest, JobId(u64::MAX))).map(|(_, id)| *id);
-        alike.filter(move |id| self.jobs.get(id).is_some_and(|job| job.key() == Some(key)))
     }
 
     #[cfg(test)]
@@ -773,26 +491,6 @@ fn schedule(due: &mut BTreeSet<(Time, JobId)>, id: JobId, job: &mut Job) {
             due.insert((at, id));
         }
         job.scheduled = next;
-    }
-}
-
-fn digest(key: &Key) -> Digest {
-    // Without a random state it is the same in each run, and nothing that is said depends on it.
-    let mut hasher = DefaultHasher::new();
-    key.hash(&mut hasher);
-    hasher.finish()
-}
-
-impl Bytes {
-    /// Whether a page of so many bytes may be asked for; whatever else is asked for may. When nobody waits for a page there
-    /// is no other way on.
-    fn have_room(&self, page: Option<u64>, settings: &Settings) -> bool {
-        page.is_none_or(|page| self.held.saturating_add(page) <= settings.max_bytes_in_flight) || self.awaiting == 0
-    }
-
-    fn change(&mut self, from: Weight, to: Weight) {
-        self.held = self.held.saturating_add(to.bytes).saturating_sub(from.bytes);
-        self.awaiting = (self.awaiting + usize::from(to.awaits_page)).saturating_sub(usize::from(from.awaits_page));
     }
 }
 

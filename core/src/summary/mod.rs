@@ -25,7 +25,10 @@ use std::cmp::Ordering;
 use serde::{Deserialize, Serialize};
 
 pub use self::{shape::shape, summarizer::Summarizer};
-use crate::{ids::Key, ids::Session, time::WallTime};
+use crate::{
+    WallTime,
+    ids::{Key, Session},
+};
 
 /// One finished segment as the store holds it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

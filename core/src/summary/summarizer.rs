@@ -8,7 +8,7 @@ use super::{
     turns::{LongestTurns, OpenTurn},
     words::WordCounter,
 };
-use crate::{ids::Session, time::WallTime};
+use crate::{WallTime, ids::Session};
 
 /// Folds a call's segments, given in the [order](super::order()) of the call, into its [`Summary`].
 ///

@@ -1,5 +1,7 @@
 //! How many words a text has.
 
+use std::sync::LazyLock;
+
 use icu_properties::{
     CodePointMapData, CodePointMapDataBorrowed,
     props::{GeneralCategory, GeneralCategoryGroup},
@@ -9,6 +11,10 @@ use icu_segmenter::{WordSegmenter, WordSegmenterBorrowed, options::WordBreakInva
 use super::text::is_nothing;
 
 const CATEGORY: CodePointMapDataBorrowed<'static, GeneralCategory> = CodePointMapData::<GeneralCategory>::new();
+
+/// Made once: to find the dictionaries takes as long as a tenth of a job. They are constants.
+static SEGMENTER: LazyLock<WordSegmenterBorrowed<'static>> =
+    LazyLock::new(|| WordSegmenter::new_dictionary(WordBreakInvariantOptions::default()));
 
 const LETTER_OR_DIGIT: GeneralCategoryGroup =
     GeneralCategoryGroup::Letter.union(GeneralCategoryGroup::LetterNumber).union(GeneralCategoryGroup::DecimalNumber);
@@ -29,7 +35,7 @@ pub(super) struct WordCounter {
 impl WordCounter {
     /// A counter with the dictionaries compiled in.
     pub(super) fn new() -> Self {
-        Self { segmenter: WordSegmenter::new_dictionary(WordBreakInvariantOptions::default()) }
+        Self { segmenter: *SEGMENTER }
     }
 
     /// The words of `text`.

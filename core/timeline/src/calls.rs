@@ -80,21 +80,20 @@ pub(super) struct Steps {
 impl Mark {
     /// What asking for an effect says about its call.
     pub(super) fn of(effect: &Effect) -> Option<Self> {
-        match effect {
-            Effect::DeadLetter { .. } | Effect::Acknowledge { acknowledgement: Acknowledgement::Term { .. }, .. } => {
-                Some(Self::DeadLetter)
-            }
-            Effect::Acknowledge { acknowledgement: Acknowledgement::Nak { .. }, .. } | Effect::Republish { .. } => {
-                Some(Self::GivenBack)
-            }
-            Effect::Publish { notification, .. } if !notification.complete => Some(Self::Incomplete),
-            Effect::Count { .. }
-            | Effect::Load { .. }
-            | Effect::Save { .. }
-            | Effect::Check { .. }
-            | Effect::Publish { .. }
-            | Effect::Mark { .. }
-            | Effect::Acknowledge { acknowledgement: Acknowledgement::Ack, .. } => None,
+        if matches!(effect, Effect::DeadLetter { .. }) {
+            return Some(Self::DeadLetter);
+        }
+        if matches!(effect, Effect::Republish { .. }) {
+            return Some(Self::GivenBack);
+        }
+        if matches!(effect, Effect::Publish { notification, .. } if !notification.complete) {
+            return Some(Self::Incomplete);
+        }
+        let Effect::Acknowledge { acknowledgement, .. } = effect else { return None };
+        match acknowledgement {
+            Acknowledgement::Ack => None,
+            Acknowledgement::Nak { .. } => Some(Self::GivenBack),
+            Acknowledgement::Term { .. } => Some(Self::DeadLetter),
         }
     }
 

@@ -73,19 +73,10 @@ pub(super) fn server_of_report(report: &Report) -> Lane {
 
 /// The effect in full, with the reason that its own words leave out.
 pub(super) fn asked_in_full(effect: &Effect) -> String {
-    match effect {
-        Effect::Acknowledge { acknowledgement: Acknowledgement::Nak { reason, .. }, .. } => {
-            format!("{effect}: {reason}")
-        }
-        Effect::Count { .. }
-        | Effect::Load { .. }
-        | Effect::Save { .. }
-        | Effect::Check { .. }
-        | Effect::Publish { .. }
-        | Effect::Mark { .. }
-        | Effect::DeadLetter { .. }
-        | Effect::Republish { .. }
-        | Effect::Acknowledge { .. } => effect.to_string(),
+    if let Effect::Acknowledge { acknowledgement: Acknowledgement::Nak { reason, .. }, .. } = effect {
+        format!("{effect}: {reason}")
+    } else {
+        effect.to_string()
     }
 }
 

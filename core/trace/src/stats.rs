@@ -33,13 +33,13 @@ pub struct Stats {
     entries: u64,
     jobs: u64,
     left_out: u64,
-    distributions: BTreeMap<What, Histogram<u64>>,
+    distributions: BTreeMap<Measure, Histogram<u64>>,
     ends: BTreeMap<End, u64>,
 }
 
 /// What is counted or timed; the phases in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum What {
+pub enum Measure {
     /// Deliveries of the message, as JetStream counts them.
     Attempts,
     /// Counts until the call was taken to be settled.
@@ -134,11 +134,11 @@ impl Stats {
 
     /// The values of a kind, to three digits.
     #[must_use]
-    pub fn distribution(&self, what: What) -> Option<&Histogram<u64>> {
+    pub fn distribution(&self, what: Measure) -> Option<&Histogram<u64>> {
         self.distributions.get(&what)
     }
 
-    fn record(&mut self, what: What, value: u64) {
+    fn record(&mut self, what: Measure, value: u64) {
         let new = || Histogram::new(DIGITS).expect("a number of digits that it can have");
         self.distributions.entry(what).or_insert_with(new).record(value).expect("it grows with its values");
     }
@@ -178,7 +178,7 @@ struct ShownDistribution {
 }
 
 impl ShownDistribution {
-    fn of(what: What, values: &Histogram<u64>) -> Self {
+    fn of(what: Measure, values: &Histogram<u64>) -> Self {
         let [median, p90, p99] = QUANTILES.map(|(_, quantile)| values.value_at_quantile(quantile));
         let unit = what.is_time().then_some("us");
         Self { what: what.name(), unit, count: values.len(), min: values.min(), median, p90, p99, max: values.max() }
@@ -216,7 +216,7 @@ impl fmt::Display for Stats {
     }
 }
 
-impl What {
+impl Measure {
     fn name(self) -> &'static str {
         match self {
             Self::Attempts => "attempts",
@@ -299,7 +299,7 @@ struct Job {
     stream_sequence: Option<u64>,
     attempt: u64,
     began: Time,
-    phase: What,
+    phase: Measure,
     since: Time,
     rounds: u64,
     first_count: Option<u64>,
@@ -383,7 +383,7 @@ impl Counting {
             stream_sequence,
             attempt,
             began: self.now,
-            phase: What::Waiting,
+            phase: Measure::Waiting,
             since: self.now,
             rounds: 0,
             first_count: None,
@@ -402,15 +402,15 @@ impl Counting {
                 self.start_first(&session);
             }
             // It has no queue to wait in, and says at once what it wants.
-            None => self.enter(id, What::Settling, self.now),
+            None => self.enter(id, Measure::Settling, self.now),
         }
     }
 
     /// The first job of a session goes on.
     fn start_first(&mut self, session: &Session) {
         let first = self.queues.get(session).and_then(|queues| queues.front()).copied();
-        if let Some(first) = first.filter(|id| self.jobs.get(id).is_some_and(|job| job.phase == What::Waiting)) {
-            self.enter(first, What::Settling, self.now);
+        if let Some(first) = first.filter(|id| self.jobs.get(id).is_some_and(|job| job.phase == Measure::Waiting)) {
+            self.enter(first, Measure::Settling, self.now);
         }
     }
 
@@ -453,18 +453,18 @@ impl Counting {
         let Some(job) = self.jobs.get_mut(&id.job) else { return };
         let mut since = self.now;
         let phase = match effect {
-            Effect::Count { .. } => What::Settling,
+            Effect::Count { .. } => Measure::Settling,
             Effect::Load { .. } => {
                 // It may have waited for room since then.
-                since = if job.phase == What::Settling { job.counted } else { since };
-                What::Loading
+                since = if job.phase == Measure::Settling { job.counted } else { since };
+                Measure::Loading
             }
-            Effect::Save { .. } => What::Saving,
-            Effect::Check { .. } => What::Checking,
-            Effect::Publish { .. } => What::Publishing,
-            Effect::Mark { .. } => What::Marking,
-            Effect::DeadLetter { .. } => What::DeadLettering,
-            Effect::Republish { .. } => What::Republishing,
+            Effect::Save { .. } => Measure::Saving,
+            Effect::Check { .. } => Measure::Checking,
+            Effect::Publish { .. } => Measure::Publishing,
+            Effect::Mark { .. } => Measure::Marking,
+            Effect::DeadLetter { .. } => Measure::DeadLettering,
+            Effect::Republish { .. } => Measure::Republishing,
             Effect::Acknowledge { acknowledgement, .. } => {
                 job.ends = match acknowledgement {
                     Acknowledgement::Ack if job.ends == End::Republished => End::Republished,
@@ -473,28 +473,28 @@ impl Counting {
                     Acknowledgement::Term { .. } if job.ends == End::DeadLetter => End::DeadLetter,
                     Acknowledgement::Term { .. } => End::Refused,
                 };
-                What::Acknowledging
+                Measure::Acknowledging
             }
         };
         self.enter(id.job, phase, since);
-        if phase == What::Acknowledging {
+        if phase == Measure::Acknowledging {
             self.leave_queue(id.job);
         }
     }
 
     /// The job has been in another phase since then.
-    fn enter(&mut self, id: JobId, phase: What, since: Time) {
+    fn enter(&mut self, id: JobId, phase: Measure, since: Time) {
         let Some(job) = self.jobs.get_mut(&id).filter(|job| job.phase != phase) else { return };
         let before = mem::replace(&mut job.phase, phase);
         let took = since.since(mem::replace(&mut job.since, since));
-        let settled = (phase == What::Loading).then_some((job.rounds, job.first_count, job.last_count));
-        let never_counted = before == What::Settling && job.rounds == 0;
+        let settled = (phase == Measure::Loading).then_some((job.rounds, job.first_count, job.last_count));
+        let never_counted = before == Measure::Settling && job.rounds == 0;
         if job.session.is_some() && !never_counted {
             self.stats.record(before, micros(took));
         }
         if let Some((rounds, Some(first), last)) = settled {
-            self.stats.record(What::SettleRounds, rounds);
-            self.stats.record(What::LateSegments, last.saturating_sub(first));
+            self.stats.record(Measure::SettleRounds, rounds);
+            self.stats.record(Measure::LateSegments, last.saturating_sub(first));
         }
     }
 
@@ -515,17 +515,17 @@ impl Counting {
         }
         *self.stats.ends.entry(end).or_default() += 1;
         if job.stream_sequence.is_some() {
-            self.stats.record(What::Attempts, job.attempt);
+            self.stats.record(Measure::Attempts, job.attempt);
         }
-        self.stats.record(What::Failures, job.failures);
+        self.stats.record(Measure::Failures, job.failures);
         if let Some(segments) = job.segments {
-            self.stats.record(What::Segments, segments);
+            self.stats.record(Measure::Segments, segments);
         }
         match end {
             End::LeftOut | End::UnderWay | End::Abandoned | End::GivenUp => {}
             End::Acknowledged | End::Replaced | End::GivenBack | End::Republished | End::DeadLetter | End::Refused => {
                 self.stats.record(job.phase, micros(self.now.since(job.since)));
-                self.stats.record(What::Whole, micros(self.now.since(job.began)));
+                self.stats.record(Measure::Whole, micros(self.now.since(job.began)));
             }
         }
     }

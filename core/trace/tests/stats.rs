@@ -7,7 +7,7 @@ use std::time::Duration;
 use transcript_core::{Input, Payload, Settings, Time};
 use transcript_trace::{
     Content, Reader, Recorder,
-    stats::{End, Stats, What},
+    stats::{End, Measure, Stats},
 };
 use world::{Call, RecordedInput, TracedWorld, call, core, header, ms, play, record};
 
@@ -21,7 +21,7 @@ fn calls(many: u64) -> Vec<Call> {
 }
 
 /// The least, the median and the most.
-fn spread(stats: &Stats, what: What) -> [u64; 3] {
+fn spread(stats: &Stats, what: Measure) -> [u64; 3] {
     let values = stats.distribution(what).unwrap_or_else(|| panic!("nothing about {what:?}"));
     [values.min(), values.value_at_quantile(0.5), values.max()]
 }
@@ -36,24 +36,24 @@ fn the_phases_of_calls_are_timed() {
     let stats = stats(&play(&Settings::default(), &calls(10)));
     assert_eq!((stats.jobs(), stats.ended(End::Acknowledged)), (10, 10));
     for (what, value) in [
-        (What::Attempts, 1),
+        (Measure::Attempts, 1),
         // The last of four segments is stored after the first count.
-        (What::SettleRounds, 3),
-        (What::LateSegments, 1),
-        (What::Segments, 4),
-        (What::Failures, 0),
-        (What::Waiting, 0),
+        (Measure::SettleRounds, 3),
+        (Measure::LateSegments, 1),
+        (Measure::Segments, 4),
+        (Measure::Failures, 0),
+        (Measure::Waiting, 0),
     ] {
         assert_eq!(spread(&stats, what), [value; 3], "{what:?}");
     }
     for (what, millis) in [
-        (What::Settling, 6_009),
-        (What::Loading, 3),
-        (What::Saving, 3),
-        (What::Publishing, 3),
-        (What::Marking, 3),
-        (What::Acknowledging, 3),
-        (What::Whole, 6_024),
+        (Measure::Settling, 6_009),
+        (Measure::Loading, 3),
+        (Measure::Saving, 3),
+        (Measure::Publishing, 3),
+        (Measure::Marking, 3),
+        (Measure::Acknowledging, 3),
+        (Measure::Whole, 6_024),
     ] {
         let spread = spread(&stats, what);
         assert!(spread.iter().all(|micros| is_about(*micros, millis * 1_000)), "{what:?}: {spread:?}");
@@ -68,11 +68,11 @@ fn a_second_job_of_a_call_waits_for_the_first() {
     let again = Call { ends_at: ms(1_010), ..call("s", ms(10)) };
     let stats = stats(&play(&Settings::default(), &[call("s", ms(10)), again]));
     assert_eq!(stats.ended(End::Acknowledged), 2);
-    let [least, _, most] = spread(&stats, What::Waiting);
+    let [least, _, most] = spread(&stats, Measure::Waiting);
     // The first one asks to be acknowledged six seconds after its delivery, a second before that of the other.
     assert!(least == 0 && is_about(most, 5_021_000), "{least} {most}");
     // Then nothing is left to do for the other but its acknowledgement: the call is announced.
-    assert!(is_about(spread(&stats, What::Whole)[0], 5_021_000 + 3_000), "{stats}");
+    assert!(is_about(spread(&stats, Measure::Whole)[0], 5_021_000 + 3_000), "{stats}");
 }
 
 #[test]
@@ -82,11 +82,11 @@ fn failures_are_counted_and_belong_to_their_phase() {
     world.run();
     let stats = stats(&world.told);
     assert_eq!(stats.ended(End::Acknowledged), 1);
-    let failures = spread(&stats, What::Failures)[2];
+    let failures = spread(&stats, Measure::Failures)[2];
     assert!(failures > 5, "{failures}");
-    let loading = spread(&stats, What::Loading)[2];
+    let loading = spread(&stats, Measure::Loading)[2];
     assert!((24_000_000..30_000_000).contains(&loading), "{loading}");
-    assert_eq!(spread(&stats, What::SettleRounds)[2], 3);
+    assert_eq!(spread(&stats, Measure::SettleRounds)[2], 3);
 }
 
 #[test]

@@ -33,6 +33,11 @@ impl Headers {
         Self::default().with(MESSAGE_ID, id)
     }
 
+    /// Numbers, which hold no line break.
+    pub(crate) fn numbers(lines: [(&'static str, u64); 2]) -> Self {
+        Self(Block::Lines(lines.into_iter().map(|(name, number)| (name.into(), number.to_string().into())).collect()))
+    }
+
     /// These headers and one more at the end. A value with a line break makes the block a raw one.
     #[must_use]
     pub fn with(self, name: impl Into<Arc<str>>, value: impl Into<Arc<str>>) -> Self {

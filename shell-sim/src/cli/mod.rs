@@ -164,7 +164,7 @@ fn search(cli: &Cli, args: &SearchArgs) -> io::Result<ExitCode> {
     let watch = Stopwatch::start();
     let progress = Progress::start("search", cli.json);
     let over = || watch.seconds() >= args.span.as_secs_f64();
-    let found = explore::search(args.from, threads(args.threads), &Until::AdvisoryReceiver(&over), &|worlds| {
+    let found = explore::search(args.from, threads(args.threads), &Until::Over(&over), &|worlds| {
         progress.add(worlds);
     });
     progress.end();

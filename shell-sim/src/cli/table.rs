@@ -3,9 +3,10 @@
 use std::io;
 
 use serde_json::{Value, json};
+use transcript_core::EffectKind;
 use transcript_sim::{
     Plan, Recording,
-    plan::{Action, Call, Fault, Kind, Moment, Options, Trigger},
+    plan::{Action, Call, EffectPattern, Fault, Moment, Options, Trigger},
 };
 
 use super::report;
@@ -45,11 +46,11 @@ fn stops() -> [(&'static str, Option<Trigger>); 7] {
     [
         ("none", None),
         ("wait", Some(Trigger::AtMs(2_000))),
-        ("before-store", at(Kind::Save, Moment::Before)),
-        ("after-store", at(Kind::Publish, Moment::Before)),
-        ("after-notify", at(Kind::Mark, Moment::Before)),
-        ("after-mark", at(Kind::Acknowledge, Moment::Before)),
-        ("after-ack", at(Kind::Acknowledge, Moment::After)),
+        ("before-store", at(EffectPattern::Of(EffectKind::Save), Moment::Before)),
+        ("after-store", at(EffectPattern::Of(EffectKind::Publish), Moment::Before)),
+        ("after-notify", at(EffectPattern::Of(EffectKind::Mark), Moment::Before)),
+        ("after-mark", at(EffectPattern::Of(EffectKind::Acknowledge), Moment::Before)),
+        ("after-ack", at(EffectPattern::Of(EffectKind::Acknowledge), Moment::After)),
     ]
 }
 

@@ -18,11 +18,11 @@ use transcript_trace::{Line, ReadError, cut::Wanted};
 
 use self::{
     rebuild::{GONE_MS, Rebuilt},
-    story::{Came, Step, Story, What},
+    story::{Came, Step, StepEvent, Story},
 };
 use crate::{
     bug::Bug,
-    plan::{Action, Fault, Kind, Moment, Plan, Trigger},
+    plan::{Action, EffectPattern, Fault, Moment, Plan, Trigger},
     world::{Outcome, Recording, Violation},
 };
 
@@ -195,7 +195,7 @@ fn points(story: &Story, own: &Story) -> Vec<Point> {
     let mut points = vec![];
     for (place, step) in story.steps.iter().enumerate() {
         let (Some(name), Some(label)) = (names.get(place).copied().flatten(), labels.get(place)) else { continue };
-        if matches!(step.what, What::Heartbeat) {
+        if matches!(step.what, StepEvent::Heartbeat) {
             continue;
         }
         let before = story.before(place);
@@ -219,7 +219,7 @@ fn points(story: &Story, own: &Story) -> Vec<Point> {
     points
 }
 
-fn effect(processor: usize, kind: Kind, nth: u64, moment: Moment) -> Trigger {
+fn effect(processor: usize, kind: EffectPattern, nth: u64, moment: Moment) -> Trigger {
     Trigger::Effect { processor, kind, nth, moment }
 }
 
@@ -236,18 +236,18 @@ fn half_way(own: &Story, place: usize) -> Option<(usize, Trigger)> {
 
 /// What each step is called; what happens more than once is numbered.
 fn labels(story: &Story) -> Vec<String> {
-    let word = |what: &What| match what {
-        What::Asked { word, .. } => Some(*word),
-        What::Heartbeat => Some("heartbeat"),
-        What::Delivered { .. } => Some("delivery"),
-        What::Exhausted | What::StaleSummary | What::Reported { .. } | What::Drained => None,
+    let word = |what: &StepEvent| match what {
+        StepEvent::Asked { word, .. } => Some(*word),
+        StepEvent::Heartbeat => Some("heartbeat"),
+        StepEvent::Delivered { .. } => Some("delivery"),
+        StepEvent::Exhausted | StepEvent::StaleSummary | StepEvent::Reported { .. } | StepEvent::Drained => None,
     };
     let mut all: BTreeMap<&str, (u32, u32)> = BTreeMap::new();
     story.steps.iter().filter_map(|step| word(&step.what)).for_each(|word| all.entry(word).or_default().0 += 1);
     let mut labels: Vec<String> = vec![];
     for (place, step) in story.steps.iter().enumerate() {
         let label = match (&step.what, word(&step.what)) {
-            (What::Reported { came, .. }, _) => {
+            (StepEvent::Reported { came, .. }, _) => {
                 let asked = story.asked_place(place).and_then(|asked| labels.get(asked));
                 let asked = asked.map_or("an effect", String::as_str);
                 match came {
@@ -255,9 +255,9 @@ fn labels(story: &Story) -> Vec<String> {
                     Came::Counted(_) | Came::Loaded(_) | Came::Done => asked.to_owned(),
                 }
             }
-            (What::Exhausted, _) => "word of used-up deliveries".to_owned(),
-            (What::StaleSummary, _) => "word of more segments".to_owned(),
-            (What::Drained, _) => "word to drain".to_owned(),
+            (StepEvent::Exhausted, _) => "word of used-up deliveries".to_owned(),
+            (StepEvent::StaleSummary, _) => "word of more segments".to_owned(),
+            (StepEvent::Drained, _) => "word to drain".to_owned(),
             (_, Some(word)) => {
                 let (all, before) = all.entry(word).or_default();
                 *before += 1;
@@ -310,7 +310,7 @@ fn difference(story: &Story, own: &Story) -> Option<String> {
             match here.next() {
                 None => return Some(format!("the rebuilt call is over before {there}")),
                 Some((_, own, _)) if own != kind => {
-                    return Some(format!("from {there} on the rebuilt call goes another way ({own:?}, not {kind:?})"));
+                    return Some(format!("from {there} on the rebuilt call goes another way ({own}, not {kind})"));
                 }
                 Some((_, _, own)) if own != came => {
                     return Some(format!("at {there} the rebuilt call has {own:?}, not {came:?}"));

@@ -9,17 +9,17 @@ use std::{
 };
 
 use transcript_client::jetstream;
-use transcript_core::{FailureKind, Settings, SettingsError};
+use transcript_core::{EffectKind, FailureKind, Settings, SettingsError};
 use transcript_trace::Reader;
 
 use super::{
     MOST_SEGMENTS,
-    story::{Came, Step, Story, What, server},
+    story::{Came, Step, StepEvent, Story, server},
 };
 use crate::{
     plan::{
-        Action, Call, Chore, End, EndPayload, Fault, Kind, Moment, Options, Plan, SegmentSaved, Server, Task, Trigger,
-        Verdict,
+        Action, Call, Chore, EffectPattern, End, EndPayload, Fault, Moment, Options, Plan, SegmentSaved, Server, Task,
+        Trigger, Verdict,
     },
     world::Recording,
 };
@@ -45,7 +45,7 @@ const ELECTION_MS: u64 = 500;
 
 /// The name of an effect in its story: which job's it is, its kind, how many of the job's effects of this kind had succeeded
 /// before, and which try it is since.
-pub(super) type Name = (usize, Kind, u32, u32);
+pub(super) type Name = (usize, EffectPattern, u32, u32);
 
 /// A call of a trace as a plan.
 #[derive(Debug)]
@@ -112,7 +112,7 @@ impl Rebuilt {
         let mut arrivals = vec![];
         let (mut known, mut since) = (0, None);
         for (place, step) in story.steps.iter().enumerate() {
-            let What::Reported { came: Came::Counted(segments), .. } = step.what else { continue };
+            let StepEvent::Reported { came: Came::Counted(segments), .. } = step.what else { continue };
             if segments < known {
                 let (entry, part) = (step.entry, step.part);
                 self.otherwise.push(format!("entry {entry} of part {part} counts fewer segments than before"));
@@ -172,7 +172,7 @@ impl Rebuilt {
         });
         let refused = story.steps.iter().any(|step| {
             let refusal = Came::Failed(FailureKind::Rejected);
-            matches!(step.what, What::Reported { kind: Kind::Save, came, .. } if came == refusal)
+            matches!(step.what, StepEvent::Reported { kind: EffectPattern::Of(EffectKind::Save), came, .. } if came == refusal)
         });
         Call {
             conversation: story.session.conversation_id.to_string(),
@@ -205,7 +205,7 @@ impl Rebuilt {
         for away in [Server::Broker, Server::Store] {
             let mut since: Option<(i64, Refusal)> = None;
             for (place, step) in self.story.steps.iter().enumerate() {
-                let What::Reported { kind, came, .. } = step.what else { continue };
+                let StepEvent::Reported { kind, came, .. } = step.what else { continue };
                 if server(kind) != away {
                     continue;
                 }
@@ -214,8 +214,8 @@ impl Rebuilt {
                     if why != FailureKind::Rejected {
                         let after = step.at.saturating_sub(asked);
                         since.get_or_insert((asked, if after < AT_ONCE_US { Refusal::AtOnce } else { Refusal::Late }));
-                    } else if kind != Kind::Save {
-                        self.otherwise.push(format!("{kind:?} is refused in the trace, and here it is not"));
+                    } else if kind != EffectPattern::Of(EffectKind::Save) {
+                        self.otherwise.push(format!("{kind} is refused in the trace, and here it is not"));
                     }
                 } else if let Some((from, refusal)) = since.take() {
                     let fault = self.outage(away, refusal, from, asked);
@@ -253,7 +253,7 @@ impl Rebuilt {
             }
         }
         endings.extend(self.freezes());
-        let drained = self.story.steps.iter().filter(|step| matches!(step.what, What::Drained));
+        let drained = self.story.steps.iter().filter(|step| matches!(step.what, StepEvent::Drained));
         endings.extend(drained.map(|step| (step.at, step.process, Ending::Drained)));
         endings.sort_by_key(|(at, _, _)| *at);
         for (at, process, how) in endings {
@@ -268,14 +268,14 @@ impl Rebuilt {
     fn freezes(&self) -> Vec<(i64, usize, Ending)> {
         let ack_wait = i64::try_from(self.story.settings.ack_wait.as_micros()).unwrap_or(i64::MAX);
         let mut freezes = vec![];
-        let delivered = self.story.steps.iter().filter(|step| matches!(step.what, What::Delivered { .. }));
+        let delivered = self.story.steps.iter().filter(|step| matches!(step.what, StepEvent::Delivered { .. }));
         let with_heart: BTreeSet<_> = delivered.map(|step| (step.process, step.job)).collect();
         let mut last: BTreeMap<_, &Step> = BTreeMap::new();
         for step in &self.story.steps {
             let key = (step.process, step.job);
             let before = last.insert(key, step);
             let Some(before) = before else { continue };
-            let quiet = matches!(before.what, What::Asked { word: "nak", .. });
+            let quiet = matches!(before.what, StepEvent::Asked { word: "nak", .. });
             if with_heart.contains(&key) && !quiet && step.at.saturating_sub(before.at) > ack_wait {
                 freezes.push((before.at, step.process, Ending::Frozen { until: step.at }));
             }
@@ -284,7 +284,7 @@ impl Rebuilt {
     }
 
     fn ending(&self, at: i64, process: usize, how: Ending) -> Option<Fault> {
-        let delivered = |step: &&Step| matches!(step.what, What::Delivered { .. });
+        let delivered = |step: &&Step| matches!(step.what, StepEvent::Delivered { .. });
         let all: Vec<&Step> = self.story.steps.iter().filter(delivered).collect();
         let nth = all.iter().rposition(|step| step.process == process && step.at <= at)?;
         let own = play(&self.plan, &self.story);
@@ -312,7 +312,7 @@ impl Rebuilt {
     /// The effect that a killed process had asked for and never heard of.
     fn pending(&self, process: usize, own: &Story, processor: usize) -> Option<Trigger> {
         let last = self.story.steps.iter().rposition(|step| {
-            step.process == process && matches!(step.what, What::Asked { .. } | What::Reported { .. })
+            step.process == process && matches!(step.what, StepEvent::Asked { .. } | StepEvent::Reported { .. })
         })?;
         let name = self.story.names().get(last).copied().flatten()?;
         let place = own.find(name)?;
@@ -331,7 +331,7 @@ impl Rebuilt {
         let counts = |story: &Story| -> Vec<(i64, u64)> {
             let steps = story.steps.iter().enumerate();
             let counted = steps.filter_map(|(place, step)| {
-                let What::Reported { came: Came::Counted(segments), .. } = step.what else { return None };
+                let StepEvent::Reported { came: Came::Counted(segments), .. } = step.what else { return None };
                 Some((story.asked(place)?.at, segments))
             });
             counted.collect()
@@ -399,30 +399,30 @@ impl Story {
     /// The names of the effects, by the places of the steps that ask for them.
     pub(super) fn names(&self) -> Vec<Option<Name>> {
         let jobs: BTreeMap<_, usize> = self.jobs().into_iter().zip(0..).collect();
-        let mut done: BTreeMap<(usize, Kind), (u32, u32)> = BTreeMap::new();
+        let mut done: BTreeMap<(usize, EffectPattern), (u32, u32)> = BTreeMap::new();
         let names = self.steps.iter().map(|step| {
             let job = *jobs.get(&(step.process, step.job))?;
             match step.what {
-                What::Asked { kind, .. } => {
+                StepEvent::Asked { kind, .. } => {
                     let (done, tries) = done.entry((job, kind)).or_default();
                     *tries += 1;
                     Some((job, kind, *done, *tries))
                 }
-                What::Heartbeat => {
-                    let (_, beats) = done.entry((job, Kind::Heartbeat)).or_default();
+                StepEvent::Heartbeat => {
+                    let (_, beats) = done.entry((job, EffectPattern::Heartbeat)).or_default();
                     *beats += 1;
-                    Some((job, Kind::Heartbeat, 0, *beats))
+                    Some((job, EffectPattern::Heartbeat, 0, *beats))
                 }
-                What::Reported { kind, came: Came::Counted(_) | Came::Loaded(_) | Came::Done, .. } => {
+                StepEvent::Reported { kind, came: Came::Counted(_) | Came::Loaded(_) | Came::Done, .. } => {
                     let (done, tries) = done.entry((job, kind)).or_default();
                     (*done, *tries) = (*done + 1, 0);
                     None
                 }
-                What::Reported { came: Came::Failed(_), .. }
-                | What::Delivered { .. }
-                | What::Exhausted
-                | What::StaleSummary
-                | What::Drained => None,
+                StepEvent::Reported { came: Came::Failed(_), .. }
+                | StepEvent::Delivered { .. }
+                | StepEvent::Exhausted
+                | StepEvent::StaleSummary
+                | StepEvent::Drained => None,
             }
         });
         names.collect()
@@ -433,12 +433,12 @@ impl Story {
     }
 
     /// Which effect of its kind, of which processor of the simulator, a step asks for.
-    pub(super) fn nth(&self, place: usize) -> Option<(usize, Kind, u64)> {
+    pub(super) fn nth(&self, place: usize) -> Option<(usize, EffectPattern, u64)> {
         let step = self.steps.get(place)?;
-        let What::Asked { kind, .. } = step.what else { return None };
+        let StepEvent::Asked { kind, .. } = step.what else { return None };
         let processor = self.processor(step.process)?;
         let same = self.steps.get(..=place)?.iter().filter(|it| {
-            matches!(it.what, What::Asked { kind: own, .. } if own == kind)
+            matches!(it.what, StepEvent::Asked { kind: own, .. } if own == kind)
                 && self.processor(it.process) == Some(processor)
         });
         Some((processor, kind, same.count() as u64))

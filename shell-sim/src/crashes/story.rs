@@ -6,7 +6,7 @@ use std::{
 };
 
 use transcript_core::{
-    Acknowledgement, Delivery, Effect, FailureKind, Input, Output, Report, Settings, Time, WallTime,
+    Delivery, EffectKind, FailureKind, Input, Output, Report, Settings, Time, WallTime,
     event::SessionEnded,
     ids::{JobId, Session},
     summary::Segment,
@@ -16,7 +16,7 @@ use transcript_trace::{
 };
 
 use super::Unfit;
-use crate::plan::{Kind, Server};
+use crate::plan::{EffectPattern, Server};
 
 /// Everything that happened to one session, in the order of time.
 #[derive(Debug)]
@@ -65,13 +65,13 @@ pub(super) struct Step {
     pub(super) process: usize,
     pub(super) at: i64,
     pub(super) job: JobId,
-    pub(super) what: What,
+    pub(super) what: StepEvent,
     /// It counts only if this message turns out to be the session's.
     only_of: Option<u64>,
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum What {
+pub(super) enum StepEvent {
     Delivered {
         message: u64,
     },
@@ -79,13 +79,13 @@ pub(super) enum What {
     StaleSummary,
     Asked {
         number: u32,
-        kind: Kind,
+        kind: EffectPattern,
         word: &'static str,
     },
     Heartbeat,
     Reported {
         number: u32,
-        kind: Kind,
+        kind: EffectPattern,
         came: Came,
     },
     /// The job's process is told to drain.
@@ -131,15 +131,15 @@ impl Story {
 
     pub(super) fn asked_place(&self, reported: usize) -> Option<usize> {
         let report = self.steps.get(reported)?;
-        let What::Reported { number: awaited, .. } = report.what else { return None };
-        let asks = |step: &Step| matches!(step.what, What::Asked { number, .. } if number == awaited);
+        let StepEvent::Reported { number: awaited, .. } = report.what else { return None };
+        let asks = |step: &Step| matches!(step.what, StepEvent::Asked { number, .. } if number == awaited);
         self.steps.get(..reported)?.iter().rposition(|step| step.is_of_the_job_of(report) && asks(step))
     }
 
     /// The step before one, of the same job; heartbeats are none.
     pub(super) fn before(&self, place: usize) -> Option<usize> {
         let step = self.steps.get(place)?;
-        let is_before = |before: &Step| before.is_of_the_job_of(step) && !matches!(before.what, What::Heartbeat);
+        let is_before = |before: &Step| before.is_of_the_job_of(step) && !matches!(before.what, StepEvent::Heartbeat);
         self.steps.get(..place)?.iter().rposition(is_before)
     }
 
@@ -150,8 +150,13 @@ impl Story {
             // A save is more than one command.
             let tells = matches!(
                 step.what,
-                What::Reported { kind: Kind::Count | Kind::Load | Kind::Publish | Kind::Mark, came, .. }
-                    if !matches!(came, Came::Failed(_))
+                StepEvent::Reported {
+                    kind: EffectPattern::Of(
+                        EffectKind::Count | EffectKind::Load | EffectKind::Publish | EffectKind::Mark
+                    ),
+                    came,
+                    ..
+                } if !matches!(came, Came::Failed(_))
             );
             all.extend(self.asked(place).filter(|_| tells).map(|asked| step.at.saturating_sub(asked.at)));
         }
@@ -172,19 +177,19 @@ impl Story {
     }
 
     /// What succeeded in a job, in its order, each by its place.
-    pub(super) fn successes(&self, (process, job): (usize, JobId)) -> Vec<(usize, Kind, Came)> {
+    pub(super) fn successes(&self, (process, job): (usize, JobId)) -> Vec<(usize, EffectPattern, Came)> {
         let steps = self.steps.iter().enumerate().filter(|(_, step)| (step.process, step.job) == (process, job));
         let successes = steps.filter_map(|(place, step)| match step.what {
-            What::Reported { kind, came: came @ (Came::Counted(_) | Came::Loaded(_) | Came::Done), .. } => {
+            StepEvent::Reported { kind, came: came @ (Came::Counted(_) | Came::Loaded(_) | Came::Done), .. } => {
                 Some((place, kind, came))
             }
-            What::Reported { came: Came::Failed(_), .. }
-            | What::Delivered { .. }
-            | What::Exhausted
-            | What::StaleSummary
-            | What::Asked { .. }
-            | What::Heartbeat
-            | What::Drained => None,
+            StepEvent::Reported { came: Came::Failed(_), .. }
+            | StepEvent::Delivered { .. }
+            | StepEvent::Exhausted
+            | StepEvent::StaleSummary
+            | StepEvent::Asked { .. }
+            | StepEvent::Heartbeat
+            | StepEvent::Drained => None,
         });
         successes.collect()
     }
@@ -198,26 +203,26 @@ impl Story {
 
     /// The process that took the n-th delivery, from 0.
     pub(super) fn holder_of_delivery(&self, nth: usize) -> Option<usize> {
-        let mut delivered = self.steps.iter().filter(|step| matches!(step.what, What::Delivered { .. }));
+        let mut delivered = self.steps.iter().filter(|step| matches!(step.what, StepEvent::Delivered { .. }));
         delivered.nth(nth).map(|step| step.process)
     }
 
     /// Whether somebody else got a message of a process after it had it.
     fn was_taken_over(&self, process: usize) -> bool {
-        let had = |step: &&Step| step.process == process && matches!(step.what, What::Delivered { .. });
+        let had = |step: &&Step| step.process == process && matches!(step.what, StepEvent::Delivered { .. });
         let Some(last) = self.steps.iter().rfind(had) else { return false };
-        let What::Delivered { message: of, .. } = last.what else { return false };
+        let StepEvent::Delivered { message: of, .. } = last.what else { return false };
         self.steps.iter().any(|step| {
             step.at > last.at
                 && step.process != process
-                && matches!(step.what, What::Delivered { message, .. } if message == of)
+                && matches!(step.what, StepEvent::Delivered { message, .. } if message == of)
         })
     }
 
     /// Whether a process came to a sudden end with the session in its hands.
     pub(super) fn was_killed(&self, process: usize) -> bool {
         let Some(Process { killed, drained, left_out, .. }) = self.processes.get(process) else { return false };
-        let last = self.steps.iter().rfind(|step| step.process == process && !matches!(step.what, What::Drained));
+        let last = self.steps.iter().rfind(|step| step.process == process && !matches!(step.what, StepEvent::Drained));
         let Some(last) = last else { return false };
         !last.is_the_last_word() && !drained && !left_out && (*killed || self.was_taken_over(process))
     }
@@ -226,7 +231,10 @@ impl Story {
 impl Step {
     /// Whether a delivery was settled with it.
     fn is_the_last_word(&self) -> bool {
-        matches!(self.what, What::Reported { kind: Kind::Acknowledge, came: Came::Done, .. })
+        matches!(
+            self.what,
+            StepEvent::Reported { kind: EffectPattern::Of(EffectKind::Acknowledge), came: Came::Done, .. }
+        )
     }
 
     fn is_of_the_job_of(&self, other: &Self) -> bool {
@@ -235,12 +243,13 @@ impl Step {
 }
 
 /// Who carries an effect out.
-pub(super) fn server(kind: Kind) -> Server {
+pub(super) fn server(kind: EffectPattern) -> Server {
     match kind {
-        Kind::Count | Kind::Load | Kind::Save | Kind::Check | Kind::Mark => Server::Store,
-        Kind::Any | Kind::Publish | Kind::DeadLetter | Kind::Republish | Kind::Acknowledge | Kind::Heartbeat => {
-            Server::Broker
-        }
+        EffectPattern::Of(kind) => match kind.server() {
+            transcript_core::Server::Mongodb => Server::Store,
+            transcript_core::Server::Nats => Server::Broker,
+        },
+        EffectPattern::Any | EffectPattern::Heartbeat => Server::Broker,
     }
 }
 
@@ -270,7 +279,7 @@ struct StoryPart {
     process: usize,
     at: Time,
     /// The session's jobs, with what they asked for.
-    jobs: BTreeMap<JobId, BTreeMap<u32, Kind>>,
+    jobs: BTreeMap<JobId, BTreeMap<u32, EffectPattern>>,
     /// Jobs about messages that may be the session's.
     perhaps: BTreeMap<JobId, u64>,
     replies: BTreeMap<Arc<str>, JobId>,
@@ -333,20 +342,20 @@ impl Reading<'_> {
             (Input::Delivered(delivery), Some(job)) => self.delivered(entry, at, job, delivery)?,
             (Input::Stale(stale), Some(job)) if self.is_it(&stale.session)? => {
                 self.begin(job);
-                self.step(entry, at, job, What::StaleSummary);
+                self.step(entry, at, job, StepEvent::StaleSummary);
             }
             (Input::Exhausted(exhausted), Some(job)) => {
                 if let Some(part) = &mut self.part {
                     part.perhaps.insert(job, exhausted.stream_sequence);
                 }
                 self.begin(job);
-                self.step(entry, at, job, What::Exhausted);
+                self.step(entry, at, job, StepEvent::Exhausted);
             }
             (Input::Reported { effect, report }, Some(job)) => {
                 let asked = self.part.as_ref().and_then(|part| part.jobs.get(&job)?.get(&effect.number)).copied();
                 if let Some(kind) = asked {
                     let came = self.came(report);
-                    self.step(entry, at, job, What::Reported { number: effect.number, kind, came });
+                    self.step(entry, at, job, StepEvent::Reported { number: effect.number, kind, came });
                 }
             }
             (Input::Drain, _) => {
@@ -359,7 +368,7 @@ impl Reading<'_> {
                 let before = self.story.steps.iter().rfind(|step| Some(step.process) == process);
                 let over = before.is_some_and(Step::is_the_last_word);
                 if let (Some(last), false) = (jobs.last(), over) {
-                    self.step(entry, at, *last, What::Drained);
+                    self.step(entry, at, *last, StepEvent::Drained);
                 }
             }
             (
@@ -394,24 +403,24 @@ impl Reading<'_> {
         };
         let end = self.story.ends.entry(stream_sequence).or_insert(told);
         end.first_delivered_at = end.first_delivered_at.min(at);
-        self.step(entry, at, job, What::Delivered { message: stream_sequence });
+        self.step(entry, at, job, StepEvent::Delivered { message: stream_sequence });
         Ok(())
     }
 
     fn said(&mut self, entry: u64, at: i64, output: &Output) {
         match output {
             Output::Perform { id, effect } => {
-                let kind = Kind::of(effect);
+                let kind = EffectPattern::Of(effect.kind());
                 let asked = self.part.as_mut().and_then(|part| part.jobs.get_mut(&id.job));
                 if let Some(asked) = asked {
                     asked.insert(id.number, kind);
-                    self.step(entry, at, id.job, What::Asked { number: id.number, kind, word: word(effect) });
+                    self.step(entry, at, id.job, StepEvent::Asked { number: id.number, kind, word: effect.word() });
                 }
             }
             Output::InProgress { reply } => {
                 let job = self.part.as_ref().and_then(|part| part.replies.get(reply)).copied();
                 if let Some(job) = job {
-                    self.step(entry, at, job, What::Heartbeat);
+                    self.step(entry, at, job, StepEvent::Heartbeat);
                 }
             }
             Output::StopDeliveries | Output::Notice(_) | Output::Wait(_) | Output::Drained => {}
@@ -419,21 +428,16 @@ impl Reading<'_> {
     }
 
     fn came(&mut self, report: Report) -> Came {
-        match report {
-            Report::Counted { segments } => Came::Counted(segments),
-            Report::Loaded(page) => {
-                let segments = page.segments.len() as u64;
-                self.story.segments.extend(page.segments.into_iter().map(|segment| (segment.id.clone(), segment)));
-                Came::Loaded(segments)
-            }
-            Report::Failed(failure) => Came::Failed(failure.kind),
-            Report::Saved(_)
-            | Report::Checked(_)
-            | Report::Published { .. }
-            | Report::Marked
-            | Report::DeadLettered { .. }
-            | Report::Republished { .. }
-            | Report::Acknowledged => Came::Done,
+        if let Report::Counted { segments } = report {
+            Came::Counted(segments)
+        } else if let Report::Loaded(page) = report {
+            let segments = page.segments.len() as u64;
+            self.story.segments.extend(page.segments.into_iter().map(|segment| (segment.id.clone(), segment)));
+            Came::Loaded(segments)
+        } else if let Report::Failed(failure) = report {
+            Came::Failed(failure.kind)
+        } else {
+            Came::Done
         }
     }
 
@@ -467,7 +471,7 @@ impl Reading<'_> {
         }
     }
 
-    fn step(&mut self, entry: u64, at: i64, job: JobId, what: What) {
+    fn step(&mut self, entry: u64, at: i64, job: JobId, what: StepEvent) {
         let Some(part) = &self.part else { return };
         let only_of = part.perhaps.get(&job).copied();
         let (part, process) = (self.parts, part.process);
@@ -498,20 +502,4 @@ impl StoryPart {
 
 fn micros(at: WallTime) -> i64 {
     at.as_millis().saturating_mul(1_000)
-}
-
-fn word(effect: &Effect) -> &'static str {
-    match effect {
-        Effect::Count { .. }
-        | Effect::Load { .. }
-        | Effect::Save { .. }
-        | Effect::Check { .. }
-        | Effect::Publish { .. }
-        | Effect::Mark { .. }
-        | Effect::DeadLetter { .. }
-        | Effect::Republish { .. } => effect.kind().name(),
-        Effect::Acknowledge { acknowledgement: Acknowledgement::Ack, .. } => "ack",
-        Effect::Acknowledge { acknowledgement: Acknowledgement::Nak { .. }, .. } => "nak",
-        Effect::Acknowledge { acknowledgement: Acknowledgement::Term { .. }, .. } => "term",
-    }
 }

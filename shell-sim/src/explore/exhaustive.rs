@@ -10,9 +10,12 @@ use std::{
 
 use super::Found;
 use crate::{
-    plan::{Action, Call, Fault, Kind, Moment, Options, Plan, SegmentSaved, Server, StoreFault, Trigger, Verdict},
+    plan::{
+        Action, Call, EffectPattern, Fault, Moment, Options, Plan, SegmentSaved, Server, StoreFault, Trigger, Verdict,
+    },
     world::{Points, Recording},
 };
+use transcript_core::EffectKind;
 
 /// The window of worlds in which two processes die: longer than every outage but the one that is meant to outlast it.
 const SHORT_WINDOW_MS: u64 = 600_000;
@@ -180,7 +183,8 @@ fn used_up() -> Plan {
     let outage_ms = plan.options.ack_wait_ms + 100;
     for processor in 0..plan.processors {
         for nth in 1..=plan.options.max_deliver {
-            let when = Trigger::Effect { processor, kind: Kind::Count, nth, moment: Moment::Before };
+            let when =
+                Trigger::Effect { processor, kind: EffectPattern::Of(EffectKind::Count), nth, moment: Moment::Before };
             plan.faults.push(Fault { when, what: Action::Kill { processor, outage_ms } });
         }
     }
@@ -201,7 +205,7 @@ fn points(plan: &Plan) -> Vec<(Trigger, Vec<usize>)> {
 fn points_between(plan: &Plan, from: &Points, to: &Points) -> Vec<(Trigger, Vec<usize>)> {
     let mut points = vec![];
     for processor in 0..plan.processors {
-        let kind = Kind::Any;
+        let kind = EffectPattern::Any;
         for nth in from.effects(processor, kind) + 1..=to.effects(processor, kind) {
             let triggers = MOMENTS.map(|moment| Trigger::Effect { processor, kind, nth, moment });
             points.extend(triggers.map(|trigger| (trigger, vec![processor])));

@@ -16,7 +16,7 @@ pub enum Until<'a> {
     /// After so many seeds.
     Seeds(u64),
     /// When this says so; it is asked before every seed.
-    AdvisoryReceiver(&'a (dyn Fn() -> bool + Sync)),
+    Over(&'a (dyn Fn() -> bool + Sync)),
 }
 
 /// Plays the plans of the seeds from `first` on, until one breaks a promise or it is told to end. What it found is the
@@ -39,7 +39,7 @@ pub fn search(first: u64, threads: usize, until: &Until<'_>, tell: &(dyn Fn(u64)
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     let over = match until {
                         Until::Seeds(count) => seed - first >= *count,
-                        Until::AdvisoryReceiver(told) => told(),
+                        Until::Over(over) => over(),
                     };
                     if over || seed > failed.load(Ordering::Relaxed) {
                         break;

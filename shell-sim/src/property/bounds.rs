@@ -19,6 +19,10 @@ impl Property for DeadlinesMove {
         "DeadlinesMove"
     }
 
+    fn looks_at_waits(&self) -> bool {
+        true
+    }
+
     fn saw(&mut self, now: Time, seen: &Observation<'_>, _: &Ledger) -> Result<(), String> {
         let Observation::Waits { served: Some(served), next: Some(next), .. } = seen else { return Ok(()) };
         if served == next {
@@ -91,6 +95,10 @@ impl Property for MemoryStaysWithinBounds {
         "MemoryStaysWithinBounds"
     }
 
+    fn looks_at_waits(&self) -> bool {
+        true
+    }
+
     fn saw(&mut self, _: Time, seen: &Observation<'_>, ledger: &Ledger) -> Result<(), String> {
         let Observation::Waits { processor, jobs, overflowed, .. } = seen else { return Ok(()) };
         // A pull that was served just before its connection broke may come on top of the next one.
@@ -120,6 +128,10 @@ const SEGMENT_BYTES: u64 = 4 << 10;
 impl Property for BytesInFlightStayWithinBounds {
     fn name(&self) -> &'static str {
         "BytesInFlightStayWithinBounds"
+    }
+
+    fn looks_at_waits(&self) -> bool {
+        true
     }
 
     fn saw(&mut self, _: Time, seen: &Observation<'_>, ledger: &Ledger) -> Result<(), String> {

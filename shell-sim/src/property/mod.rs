@@ -49,6 +49,12 @@ pub(crate) trait Property {
     /// Looks at what happened, after the ledger has it; an error says how the promise is broken.
     fn saw(&mut self, now: Time, seen: &Observation<'_>, ledger: &Ledger) -> Result<(), String>;
 
+    /// Whether it looks at processes that wait, which are seen more often than everything else together. Without this it is
+    /// not told of them.
+    fn looks_at_waits(&self) -> bool {
+        false
+    }
+
     /// Looks at the world when it has come to rest, or should have.
     fn at_end(&mut self, now: Time, ledger: &Ledger, end: &TheEnd) -> Result<(), String> {
         let _ = (now, ledger, end);

@@ -3,14 +3,14 @@
 use std::cell::{Cell, RefCell};
 
 use crate::{
-    plan::{Kind, Moment, Plan, Server, Trigger},
+    plan::{EffectPattern, Moment, Plan, Server, Trigger},
     store,
 };
 
 /// A point of the run around which a fault can happen.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Point {
-    Effect { processor: usize, kind: Kind, moment: Moment },
+    Effect { processor: usize, kind: EffectPattern, moment: Moment },
     Arrival { server: Server, moment: Moment },
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Twist {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Points {
     /// Effects by processor and kind.
-    pub effects: Vec<[u64; Kind::ALL.len()]>,
+    pub effects: Vec<[u64; EffectPattern::COUNT]>,
     /// Arrivals at the broker and at the store.
     pub arrivals: [u64; 2],
 }
@@ -44,7 +44,7 @@ pub(super) struct Faults {
 
 impl Faults {
     pub(super) fn new(plan: &Plan) -> Self {
-        let effects = vec![[0; Kind::ALL.len()]; plan.processors];
+        let effects = vec![[0; EffectPattern::COUNT]; plan.processors];
         Self {
             armed: RefCell::new((0..plan.faults.len()).collect()),
             points: RefCell::new(Points { effects, arrivals: [0; 2] }),
@@ -58,9 +58,9 @@ impl Faults {
         let mut points = self.points.borrow_mut();
         match point {
             Point::Effect { processor, kind, moment: Moment::Before } => {
-                for counted in [Kind::Any, kind] {
+                for counted in [EffectPattern::Any, kind] {
                     let counts = points.effects.get_mut(processor);
-                    if let Some(count) = counts.and_then(|counts| counts.get_mut(counted as usize)) {
+                    if let Some(count) = counts.and_then(|counts| counts.get_mut(counted.place())) {
                         *count += 1;
                     }
                 }
@@ -115,7 +115,7 @@ impl Points {
                 Trigger::Effect { processor, kind, nth, moment },
                 Point::Effect { processor: at, kind: this, moment: when },
             ) => {
-                let counted = kind == Kind::Any || kind == this;
+                let counted = kind == EffectPattern::Any || kind == this;
                 processor == at && counted && moment == when && self.effects(at, kind) == nth
             }
             (Trigger::Arrival { server, nth, moment }, Point::Arrival { server: at, moment: when }) => {
@@ -127,8 +127,8 @@ impl Points {
 
     /// How many effects of a kind a processor has begun.
     #[must_use]
-    pub fn effects(&self, processor: usize, kind: Kind) -> u64 {
-        self.effects.get(processor).and_then(|counts| counts.get(kind as usize)).copied().unwrap_or(0)
+    pub fn effects(&self, processor: usize, kind: EffectPattern) -> u64 {
+        self.effects.get(processor).and_then(|counts| counts.get(kind.place())).copied().unwrap_or(0)
     }
 
     /// How many messages have come to a server.

@@ -10,8 +10,10 @@ mod link;
 mod mongo;
 mod nats;
 mod operator;
+mod outcome;
 #[cfg(feature = "planted-bugs")]
 mod planted;
+mod run;
 mod shell;
 mod store_socket;
 mod tape;
@@ -36,6 +38,7 @@ use transcript_core::{
 
 pub use self::{
     faults::Points,
+    outcome::{Outcome, Stats},
     watch::{Recording, Violation},
 };
 use self::{
@@ -58,12 +61,6 @@ use crate::{
 
 /// The servers' calendar at the start of a world, in milliseconds since the Unix epoch.
 const EPOCH_MS: i64 = 1_700_000_000_000;
-/// How long a whole world may take to deliver what it owes: longer than all pauses of the product together.
-const OWED_WITHIN: Duration = Duration::from_secs(300);
-/// The most steps of a run without the clock moving.
-const STEPS_AT_ONE_TIME: u64 = 5_000_000;
-/// How long it takes until whoever the broker tells something has a job about it, if nothing is wrong.
-const WORD_GETS_AROUND: Duration = Duration::from_secs(1);
 /// The window of the planted bug.
 const TWO_MINUTES_MS: u64 = 120_000;
 
@@ -118,58 +115,6 @@ impl Process {
     fn jobs(&self) -> Option<String> {
         let states = self.handles.as_ref()?.core.borrow().states();
         Some(states.iter().map(|(state, count)| format!("{count} {state} ")).collect())
-    }
-}
-
-/// What a run came to.
-#[derive(Debug)]
-pub struct Outcome {
-    /// The promise that was broken, if one was.
-    pub violation: Option<Violation>,
-    /// One line for each thing that happened, if it was recorded.
-    pub trace: Option<String>,
-    /// Numbers.
-    pub stats: Stats,
-}
-
-/// Numbers of a run.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// How long the world went on, in microseconds.
-    pub virtual_us: u64,
-    /// How often a task ran.
-    pub steps: u64,
-    /// Hand-overs of ends.
-    pub deliveries: u64,
-    /// Summaries stored.
-    pub summaries: u64,
-    /// Notifications in the stream.
-    pub notifications: u64,
-    /// Revisions of summaries in the stream.
-    pub revisions: u64,
-    /// Ends whose attempts were all burnt by faults.
-    pub exhausted: u64,
-    /// Those of them that nobody heard of, so that only an audit finds them.
-    pub missing: u64,
-    /// Dead letters in the stream.
-    pub dead_letters: u64,
-    /// When the last end was acknowledged or terminated, in microseconds.
-    pub settled_us: u64,
-    /// When each fault of the plan happened, in microseconds; those behind the last one that did are not there.
-    pub faults_us: Vec<Option<u64>>,
-    /// The points that were passed.
-    pub points: Points,
-    /// Those that had been passed when the first fault happened.
-    pub at_first_fault: Option<Points>,
-}
-
-impl Outcome {
-    /// Tells traces apart: the 64-bit FNV-1a hash of the trace, if it was recorded.
-    #[must_use]
-    pub fn digest(&self) -> Option<String> {
-        let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        let hash = self.trace.as_ref()?.bytes().fold(0xcbf2_9ce4_8422_2325, mix);
-        Some(format!("{hash:016x}"))
     }
 }
 
@@ -295,117 +240,6 @@ impl World {
     fn call(&self, call: ApiCall) {
         let reply = Inbox { client: ClientId(0), token: 0 };
         nats::handle(self, Input::Request(Request::Api { reply, call: Box::new(call) }), None, false);
-    }
-
-    /// Runs until everything has come to rest, a promise is broken, or what is owed is late.
-    fn go_on(&self) {
-        let mut steps_before = 0;
-        loop {
-            self.run_what_can();
-            if self.watch.borrow().violation.is_some() || self.has_come_to_rest() {
-                return;
-            }
-            let Some(next) = self.clock.next_timer() else { return };
-            if self.is_whole() && next > self.last_mended.get().after(OWED_WITHIN) {
-                return;
-            }
-            if next > self.clock.now() {
-                steps_before = self.steps.get();
-            } else if self.steps.get() - steps_before > STEPS_AT_ONE_TIME {
-                return self.fail("DeadlinesMove", "the world does not come to rest".to_owned());
-            }
-            self.clock.jump(next);
-        }
-    }
-
-    /// Runs the surroundings and then each process in turn, until none of them has anything to run.
-    fn run_what_can(&self) {
-        let executors = self.processes.len() + 1;
-        let (mut steps, mut idle) = (0, 0);
-        for turn in (0..executors).cycle() {
-            let ran = match turn.checked_sub(1).and_then(|processor| self.processes.get(processor)) {
-                Some(process) => self.run_process(process),
-                None => self.run_surroundings(),
-            };
-            steps += ran;
-            idle = if ran == 0 { idle + 1 } else { 1 };
-            if idle >= executors {
-                break;
-            }
-            if ran >= STEPS_AT_ONE_TIME {
-                self.fail("DeadlinesMove", "the world does not come to rest".to_owned());
-                break;
-            }
-        }
-        self.steps.set(self.steps.get() + steps);
-    }
-
-    fn run_surroundings(&self) -> u64 {
-        let mut steps = 0;
-        let surroundings = self.surroundings.borrow();
-        while steps < STEPS_AT_ONE_TIME && surroundings.try_tick() {
-            steps += 1;
-            self.drop_killed();
-        }
-        steps
-    }
-
-    /// Runs what can run in a process, until it can no more, is frozen or killed.
-    fn run_process(&self, process: &RefCell<Process>) -> u64 {
-        let mut steps = 0;
-        let executor = {
-            let process = process.borrow();
-            process.executor.clone().filter(|_| process.frozen == 0)
-        };
-        let Some(executor) = executor else { return steps };
-        while steps < STEPS_AT_ONE_TIME && executor.try_tick() {
-            steps += 1;
-            self.drop_killed();
-            let process = process.borrow();
-            let goes_on = process.frozen == 0 && process.executor.as_ref().is_some_and(|it| Rc::ptr_eq(it, &executor));
-            if !goes_on {
-                break;
-            }
-        }
-        steps
-    }
-
-    /// Drops the processes that were killed.
-    fn drop_killed(&self) {
-        if self.somebody_is_doomed.replace(false) {
-            for process in &self.processes {
-                let mut process = process.borrow_mut();
-                if std::mem::take(&mut process.doomed) {
-                    let executor = process.executor.take();
-                    drop(process);
-                    drop(executor);
-                }
-            }
-        }
-    }
-
-    /// Everything was published, nothing is broken, and nothing that was planned for a time is to come.
-    fn is_whole(&self) -> bool {
-        self.under_way.get() == 0
-            && self.transcribers.get() == 0
-            && self.chores_left.get() == 0
-            && !self.faults.timed_are_left(&self.plan)
-    }
-
-    /// Nothing is owed any more. A process that is still gone is not waited for.
-    fn has_come_to_rest(&self) -> bool {
-        self.transcribers.get() == 0
-            && self.chores_left.get() == 0
-            && !self.faults.timed_are_left(&self.plan)
-            && self.processes.iter().all(|process| process.borrow().in_flight() == 0)
-            && self.nats.unsettled() == 0
-            && self.given_up.get().is_none_or(|at| self.has_got_around(at))
-            && self.stale().is_empty()
-    }
-
-    /// Whether whoever was told something at that time, and can hear at all, has heard it: also who stands still.
-    fn has_got_around(&self, said: Time) -> bool {
-        self.under_way.get() == 0 && self.clock.now() >= said.max(self.last_mended.get()).after(WORD_GETS_AROUND)
     }
 
     /// The summaries that are yet to be replaced, or announced once more.

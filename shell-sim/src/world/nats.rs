@@ -9,7 +9,7 @@ use std::{
 };
 
 use jetstream_model::{
-    AdvisoryKind, Broker, ClientId, Event, Headers, Inbox, Input, Message, Request, StoredMessage, wire,
+    AdvisoryKind, Broker, ClientId, Event, Headers, Inbox, Input, Message, Pull, Request, StoredMessage, wire,
 };
 use serde::Deserialize;
 use smol::future;
@@ -229,7 +229,7 @@ fn send(world: &World, to: Inbox, message: Message, lost: bool) {
     if let Message::Core { payload, .. } = &message
         && let Some(MaxDeliver { stream_seq: sequence, .. }) = MaxDeliver::read(payload)
     {
-        world.saw(&Observation::AdvisoryReceiver { processor: connection.processor, sequence, fate });
+        world.saw(&Observation::AdvisorySent { processor: connection.processor, sequence, fate });
     }
     if let Message::Delivery(delivery) = &message {
         let (processor, sequence, attempt) =
@@ -297,6 +297,14 @@ pub(super) struct NatsClient {
     lost: Bell,
 }
 
+/// What the server reads in a pull request, but for where it is to be answered.
+#[derive(Clone)]
+struct PullRead {
+    stream: Arc<str>,
+    consumer: Arc<str>,
+    pull: Pull,
+}
+
 #[derive(Default)]
 struct State {
     connection: Option<Rc<Connection>>,
@@ -304,6 +312,8 @@ struct State {
     outbox: VecDeque<Frame>,
     /// The last pull request; for a planted bug only.
     last_pull: Option<Frame>,
+    /// The last pull request, and what the server reads in it: most of them are alike.
+    read_pull: Option<(Arc<str>, Vec<u8>, PullRead)>,
 }
 
 impl NatsClient {
@@ -382,9 +392,10 @@ impl NatsClient {
             state.outbox.push_back(frame);
             return;
         };
+        let request = request(connection.id, frame, &mut state.read_pull);
         drop(state);
         let world = &self.world;
-        let Some(request) = request(connection.id, frame) else { return };
+        let Some(request) = request else { return };
         connection.up.send(world.clock.now(), world.delay(), Up::Input(Box::new(Input::Request(request))));
     }
 
@@ -408,13 +419,25 @@ impl NatsClient {
     }
 }
 
-fn request(client: ClientId, frame: Frame) -> Option<Request> {
+fn request(client: ClientId, frame: Frame, known: &mut Option<(Arc<str>, Vec<u8>, PullRead)>) -> Option<Request> {
     let Frame { subject, reply, headers, payload } = frame;
     let reply = reply.map(|token| Inbox { client, token });
+    if let (Some(reply), Some((asked, body, read))) = (reply, &*known)
+        && Arc::ptr_eq(asked, &subject)
+        && *body == payload
+    {
+        let PullRead { stream, consumer, pull } = read.clone();
+        return Some(Request::Pull { stream, consumer, reply, pull });
+    }
     let headers = headers
         .into_iter()
         .fold(Headers::default(), |headers, (name, value)| headers.with(name.as_ref(), value.as_str()));
-    wire::request(subject, reply, headers, payload.into())
+    let request = wire::request(Arc::clone(&subject), reply, headers, payload.as_slice().into());
+    if let Some(Request::Pull { stream, consumer, pull, .. }) = &request {
+        let read = PullRead { stream: Arc::clone(stream), consumer: Arc::clone(consumer), pull: pull.clone() };
+        *known = Some((subject, payload, read));
+    }
+    request
 }
 
 /// What came, as the client takes it.

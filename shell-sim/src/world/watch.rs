@@ -36,6 +36,8 @@ pub enum Recording {
 pub(crate) struct Watch {
     pub(crate) ledger: Ledger,
     properties: Vec<Box<dyn Property>>,
+    /// The places of those that look at processes that wait.
+    look_at_waits: Vec<usize>,
     pub(crate) violation: Option<Violation>,
     pub(crate) trace: Option<String>,
 }
@@ -43,7 +45,10 @@ pub(crate) struct Watch {
 impl Watch {
     pub(crate) fn new(plan: Rc<Plan>, recording: Recording) -> Self {
         let trace = (recording == Recording::On).then(String::new);
-        Self { ledger: Ledger::new(plan), properties: property::all(), violation: None, trace }
+        let properties = property::all();
+        let places = properties.iter().enumerate().filter(|(_, property)| property.looks_at_waits());
+        let look_at_waits = places.map(|(place, _)| place).collect();
+        Self { ledger: Ledger::new(plan), properties, look_at_waits, violation: None, trace }
     }
 
     pub(crate) fn saw(&mut self, now: Time, seen: &Observation<'_>) {
@@ -54,12 +59,15 @@ impl Watch {
             writeln!(trace, "{} {seen}", Clock(now)).expect("a string takes any text");
         }
         self.ledger.enter(now, seen);
-        for property in &mut self.properties {
-            if let Err(what) = property.saw(now, seen, &self.ledger) {
-                self.violation = Some(Violation { property: property.name().into(), what, at_us: now.as_micros() });
-                break;
-            }
-        }
+        let look = |property: &mut Box<dyn Property>| {
+            let what = property.saw(now, seen, &self.ledger).err()?;
+            Some(Violation { property: property.name().into(), what, at_us: now.as_micros() })
+        };
+        self.violation = if matches!(seen, Observation::Waits { .. }) {
+            self.look_at_waits.iter().find_map(|place| self.properties.get_mut(*place).and_then(look))
+        } else {
+            self.properties.iter_mut().find_map(look)
+        };
     }
 
     pub(crate) fn end(&mut self, now: Time, end: &TheEnd) {

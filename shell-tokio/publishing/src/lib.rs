@@ -42,8 +42,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
-use transcript_core::contract::{SEGMENT_SUBJECT, SESSION_ENDED_SUBJECT};
-pub use transcript_core::{
+use transcript_contract::{SEGMENT_SUBJECT, SESSION_ENDED_SUBJECT};
+pub use transcript_contract::{
     WallTime,
     event::SessionEnded,
     ids::{IdError, Session},

@@ -93,19 +93,18 @@ pub(super) fn table(calls: &[Call]) -> String {
 
 /// What an effect makes of a call, in a word.
 fn last_word(effect: &Effect) -> Option<&'static str> {
-    match effect {
-        Effect::Count { .. }
-        | Effect::Load { .. }
-        | Effect::Save { .. }
-        | Effect::Check { .. }
-        | Effect::Publish { .. }
-        | Effect::Mark { .. } => None,
-        Effect::DeadLetter { .. } => Some("dead letter"),
-        Effect::Republish { .. } => Some("published again"),
-        Effect::Acknowledge { acknowledgement: Acknowledgement::Ack, .. } => Some("done"),
-        Effect::Acknowledge { acknowledgement: Acknowledgement::Nak { .. }, .. } => Some("given back"),
+    if matches!(effect, Effect::DeadLetter { .. }) {
+        return Some("dead letter");
+    }
+    if matches!(effect, Effect::Republish { .. }) {
+        return Some("published again");
+    }
+    let Effect::Acknowledge { acknowledgement, .. } = effect else { return None };
+    match acknowledgement {
+        Acknowledgement::Ack => Some("done"),
+        Acknowledgement::Nak { .. } => Some("given back"),
         // A dead letter, and an end that was published again, are terminated.
-        Effect::Acknowledge { acknowledgement: Acknowledgement::Term { .. }, .. } => None,
+        Acknowledgement::Term { .. } => None,
     }
 }
 

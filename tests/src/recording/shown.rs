@@ -87,7 +87,7 @@ impl Shown {
                 Said::In(input) => self.told(input),
                 Said::Out(Output::Perform { id, effect }) => {
                     self.asks(effect);
-                    asked.insert(*id, name(effect));
+                    asked.insert(*id, effect.word());
                 }
                 Said::Out(Output::InProgress { .. }) => self.heartbeats += 1,
                 Said::Out(Output::Drained) => self.drained += 1,
@@ -153,21 +153,5 @@ impl Shown {
             Note::Away { server, .. } => self.away.push(*server),
             Note::Remark(remark) => self.remarks.push(remark.clone()),
         }
-    }
-}
-
-fn name(effect: &Effect) -> &'static str {
-    match effect {
-        Effect::Count { .. }
-        | Effect::Load { .. }
-        | Effect::Save { .. }
-        | Effect::Check { .. }
-        | Effect::Publish { .. }
-        | Effect::Mark { .. }
-        | Effect::DeadLetter { .. }
-        | Effect::Republish { .. } => effect.kind().name(),
-        Effect::Acknowledge { acknowledgement: Acknowledgement::Ack, .. } => "ack",
-        Effect::Acknowledge { acknowledgement: Acknowledgement::Nak { .. }, .. } => "nak",
-        Effect::Acknowledge { acknowledgement: Acknowledgement::Term { .. }, .. } => "term",
     }
 }

@@ -37,7 +37,7 @@ pub(super) enum Answer {
 }
 
 #[derive(Deserialize)]
-struct Info {
+struct ConsumerInfo {
     error: Option<ApiError>,
     config: Option<Config>,
     #[serde(default)]
@@ -83,14 +83,18 @@ pub(super) fn subject(api_prefix: &str, stream: &str, consumer: &str) -> String 
 impl Answer {
     pub(super) fn read(answer: &[u8]) -> Self {
         match serde_json::from_slice(answer) {
-            Ok(Info { error: Some(error), .. }) if matches!(error.err_code, CONSUMER_NOT_FOUND | STREAM_NOT_FOUND) => {
+            Ok(ConsumerInfo { error: Some(error), .. })
+                if matches!(error.err_code, CONSUMER_NOT_FOUND | STREAM_NOT_FOUND) =>
+            {
                 Self::Missing
             }
-            Ok(Info { error: Some(error), .. }) => Self::Failed(error.failure("look at the consumer").detail),
-            Ok(Info { config: Some(config), delivered, ack_floor, paused, .. }) => {
+            Ok(ConsumerInfo { error: Some(error), .. }) => Self::Failed(error.failure("look at the consumer").detail),
+            Ok(ConsumerInfo { config: Some(config), delivered, ack_floor, paused, .. }) => {
                 Self::Consumer(Box::new(config.consumer(delivered.stream_seq, ack_floor.stream_seq, paused)))
             }
-            Ok(Info { config: None, .. }) | Err(_) => Self::Failed("the answer is none about a consumer".to_owned()),
+            Ok(ConsumerInfo { config: None, .. }) | Err(_) => {
+                Self::Failed("the answer is none about a consumer".to_owned())
+            }
         }
     }
 }

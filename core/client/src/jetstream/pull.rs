@@ -11,7 +11,7 @@
 //! it: before a drain no more is asked for, and the end of each open request is waited for. So what the server has sent has
 //! arrived by then, and what is given back afterwards cannot come back to this process.
 
-use std::time::Duration;
+use std::{io::Write as _, time::Duration};
 
 use transcript_core::Time;
 
@@ -116,6 +116,11 @@ impl Pulls {
         self.allowance = allowance;
     }
 
+    /// Whether it has been told so before.
+    pub(super) fn allows(&self, allowance: u64) -> bool {
+        self.allowance == allowance
+    }
+
     /// The next request, where one is worth its while.
     pub(super) fn wanted(&self, now: Time) -> Option<Request> {
         if self.ending != Ending::No || self.open.len() >= REQUESTS || now < self.not_before {
@@ -167,14 +172,17 @@ impl Pulls {
     /// `pending` is what the status says of the messages that the request has not brought, `Nats-Pending-Messages`.
     pub(super) fn ended(&mut self, now: Time, token: u64, status: &Status, pending: Option<u64>) -> Hint {
         let Some(place) = self.place(token) else { return Hint::None };
-        let text = status.description.to_ascii_lowercase();
         if status.code == 100 {
             return Hint::None;
         }
         let pull = self.open.swap_remove(place);
         let others: u64 = self.open.iter().map(|pull| pull.batch).sum();
         self.left = self.left.saturating_sub(pending.unwrap_or(0)).min(others);
-        if matches!(status.code, 404 | 408) || text == "batch completed" {
+        if matches!(status.code, 404 | 408) {
+            return Hint::None;
+        }
+        let text = status.description.to_ascii_lowercase();
+        if text == "batch completed" {
             return Hint::None;
         }
         if text.starts_with("message size exceeds maxbytes") {
@@ -299,12 +307,17 @@ impl Pulls {
 }
 
 impl Request {
-    pub(super) fn body(self) -> String {
-        let expires = self.expires.as_nanos();
-        match self.max_bytes {
-            Some(bytes) => format!(r#"{{"batch":{},"expires":{expires},"max_bytes":{bytes}}}"#, self.batch),
-            None => format!(r#"{{"batch":{},"expires":{expires}}}"#, self.batch),
-        }
+    /// The payload, written in one piece: a process sends one every second.
+    pub(super) fn body(self) -> Vec<u8> {
+        const LONGEST: usize = r#"{"batch":,"expires":,"max_bytes":}"#.len() + 3 * "18446744073709551615".len();
+        let expires = u64::try_from(self.expires.as_nanos()).unwrap_or(u64::MAX);
+        let mut body = Vec::with_capacity(LONGEST);
+        let written = match self.max_bytes {
+            Some(bytes) => write!(body, r#"{{"batch":{},"expires":{expires},"max_bytes":{bytes}}}"#, self.batch),
+            None => write!(body, r#"{{"batch":{},"expires":{expires}}}"#, self.batch),
+        };
+        written.expect("a vector takes any bytes");
+        body
     }
 }
 

@@ -6,7 +6,7 @@
 //! until the messages that may be under way have been read in a form that breaks nothing: those between the ack floor of the
 //! consumer and the last one that it handed to anybody. What was read once is not read again.
 
-use super::raw::{RawMessage, ReadError};
+use super::raw::{Flaw, RawMessage, ReadError};
 
 /// Parts of the range that are read side by side.
 const PARTS: u64 = 16;
@@ -16,13 +16,13 @@ const FAILURES: u32 = 5;
 /// The search of one process.
 #[derive(Debug, Default)]
 pub(super) struct Search {
-    state: State,
+    state: SearchState,
     /// All ends up to here can be delivered.
     read_up_to: u64,
 }
 
 #[derive(Debug, Default)]
-enum State {
+enum SearchState {
     #[default]
     Idle,
     /// Where to look has to be learnt from the consumer.
@@ -30,7 +30,7 @@ enum State {
         failures: u32,
     },
     Reading {
-        parts: Vec<Part>,
+        parts: Vec<SearchPart>,
         delivered: u64,
         failures: u32,
     },
@@ -38,7 +38,7 @@ enum State {
 
 /// A part of the range: `next` is the first place that has not been read.
 #[derive(Debug, Clone, Copy)]
-struct Part {
+struct SearchPart {
     next: u64,
     last: u64,
 }
@@ -61,28 +61,28 @@ pub(super) enum Found {
 impl Search {
     /// Whether pulls are held.
     pub(super) fn is_on(&self) -> bool {
-        !matches!(self.state, State::Idle)
+        !matches!(self.state, SearchState::Idle)
     }
 
     pub(super) fn is_wanted(&self) -> bool {
-        matches!(self.state, State::Wanted { .. })
+        matches!(self.state, SearchState::Wanted { .. })
     }
 
     pub(super) fn want(&mut self) {
-        self.state = State::Wanted { failures: 0 };
+        self.state = SearchState::Wanted { failures: 0 };
     }
 
     pub(super) fn stop(&mut self) {
-        self.state = State::Idle;
+        self.state = SearchState::Idle;
     }
 
     /// Nobody says where to look; whether it is to be asked again.
     pub(super) fn goes_on_without_consumer(&mut self) -> bool {
-        let State::Wanted { failures } = &mut self.state else { return false };
+        let SearchState::Wanted { failures } = &mut self.state else { return false };
         *failures += 1;
         let goes_on = *failures < FAILURES;
         if !goes_on {
-            self.state = State::Idle;
+            self.state = SearchState::Idle;
         }
         goes_on
     }
@@ -92,9 +92,10 @@ impl Search {
         let first = ack_floor.max(self.read_up_to) + 1;
         let size = delivered.saturating_sub(first.saturating_sub(1)).div_ceil(PARTS).max(1);
         let starts = (0..PARTS).map(|part| first + part * size).take_while(|start| *start <= delivered);
-        let parts: Vec<Part> = starts.map(|next| Part { next, last: delivered.min(next + size - 1) }).collect();
+        let parts: Vec<SearchPart> =
+            starts.map(|next| SearchPart { next, last: delivered.min(next + size - 1) }).collect();
         let count = parts.len();
-        self.state = State::Reading { parts, delivered, failures: 0 };
+        self.state = SearchState::Reading { parts, delivered, failures: 0 };
         if count == 0 {
             self.end();
         }
@@ -103,18 +104,18 @@ impl Search {
 
     /// Where a part goes on; `None` where it has come to its end.
     pub(super) fn next(&self, part: usize) -> Option<u64> {
-        let State::Reading { parts, .. } = &self.state else { return None };
+        let SearchState::Reading { parts, .. } = &self.state else { return None };
         parts.get(part).filter(|part| part.next <= part.last).map(|part| part.next)
     }
 
     /// Takes the answer to a read of a part.
     pub(super) fn answered(&mut self, part: usize, answer: Result<RawMessage, ReadError>) -> Found {
-        let State::Reading { parts, failures, .. } = &mut self.state else { return Found::End };
+        let SearchState::Reading { parts, failures, .. } = &mut self.state else { return Found::End };
         let Some(part) = parts.get_mut(part) else { return Found::End };
         let found = match answer {
             Ok(message) if message.sequence <= part.last => {
                 part.next = message.sequence + 1;
-                if !message.can_be_delivered() {
+                if message.flaw().is_some_and(Flaw::ends_connection) {
                     Found::Undeliverable(message)
                 } else if part.next > part.last {
                     Found::End
@@ -132,7 +133,7 @@ impl Search {
             }
         };
         if matches!(found, Found::GivenUp) {
-            self.state = State::Idle;
+            self.state = SearchState::Idle;
         } else if parts.iter().all(|part| part.next > part.last) {
             self.end();
         }
@@ -140,10 +141,10 @@ impl Search {
     }
 
     fn end(&mut self) {
-        if let State::Reading { delivered, .. } = self.state {
+        if let SearchState::Reading { delivered, .. } = self.state {
             self.read_up_to = self.read_up_to.max(delivered);
         }
-        self.state = State::Idle;
+        self.state = SearchState::Idle;
     }
 }
 
@@ -152,7 +153,13 @@ mod tests {
     use super::*;
 
     fn message(sequence: u64, block: &[u8]) -> RawMessage {
-        RawMessage { sequence, header_block: block.to_vec(), ..RawMessage::default() }
+        RawMessage {
+            subject: String::new(),
+            sequence,
+            stored_at: transcript_core::WallTime::from_millis(0),
+            header_block: block.to_vec(),
+            payload: vec![],
+        }
     }
 
     /// Reads a stream that holds these, and gives what cannot be delivered and the number of reads.

@@ -88,7 +88,9 @@ impl Bench {
     /// Answers the last read of the stream with a message.
     fn answer_read(&mut self, subject: &str, headers: &str, payload: &str) {
         let [hdrs, data] = [headers, payload].map(|text| BASE64_STANDARD.encode(text));
-        let message = format!(r#"{{"message":{{"subject":"{subject}","seq":3,"hdrs":"{hdrs}","data":"{data}"}}}}"#);
+        let message = format!(
+            r#"{{"message":{{"subject":"{subject}","seq":3,"hdrs":"{hdrs}","data":"{data}","time":"2026-11-30T12:00:00Z"}}}}"#
+        );
         self.answer("MSG.GET", &message);
     }
 
@@ -328,7 +330,7 @@ fn after_a_connection_that_broke_over_a_message_that_is_found_kept_and_terminate
     bench.answer(
         "MSG.GET",
         &format!(
-            r#"{{"message":{{"subject":"transcription.session-ended","seq":3,"hdrs":"{block}","data":"{data}"}}}}"#
+            r#"{{"message":{{"subject":"transcription.session-ended","seq":3,"hdrs":"{block}","data":"{data}","time":"2026-11-30T12:00:00Z"}}}}"#
         ),
     );
     let sent = bench.sent(DEAD_LETTER_SUBJECT);

@@ -2,11 +2,11 @@ use std::{fmt::Write as _, time::Duration};
 
 use super::*;
 use crate::{
-    Acknowledgement, Cursor, Effect, Notice, Notified, Page, Payload, Stored,
+    Acknowledgement, Cursor, Delivery, Effect, Exhausted, Notice, Notified, Page, Payload, StaleSummary, Stored,
+    WallTime,
     contract::{Announcement, DeadLetter},
-    ids::Session,
+    ids::{Key, Session},
     summary::{Segment, Summary},
-    time::WallTime,
 };
 
 mod faults;
@@ -118,7 +118,7 @@ impl Bench {
     }
 
     /// Lets an effect fail, and others of its kind succeed, until the job asks for something else.
-    fn fail_until_given_up(&mut self, what: What<'_>, kind: EffectKind) -> &mut Self {
+    fn fail_until_given_up(&mut self, what: ExpectedEffect<'_>, kind: EffectKind) -> &mut Self {
         while self.others_succeed(kind).fail(what, FailureKind::Busy).asked.is_empty() {
             self.wake(Timer::Retry);
         }
@@ -144,18 +144,18 @@ impl Bench {
     }
 
     /// Reports the oldest effect, which must be this one.
-    fn report(&mut self, what: What<'_>, report: Report) -> &mut Self {
+    fn report(&mut self, what: ExpectedEffect<'_>, report: Report) -> &mut Self {
         let (id, asked) = self.asked.pop_front().expect("an effect was asked for");
         assert!(what.is(&asked), "{what:?} was expected, not: {asked}");
         self.handle(Input::Reported { effect: id, report })
     }
 
-    fn fail(&mut self, what: What<'_>, kind: FailureKind) -> &mut Self {
+    fn fail(&mut self, what: ExpectedEffect<'_>, kind: FailureKind) -> &mut Self {
         self.report(what, Report::Failed(Failure { kind, detail: "as the test wants".into() }))
     }
 
     /// Whether the oldest effect is this one.
-    fn asks(&self, what: What<'_>) -> bool {
+    fn asks(&self, what: ExpectedEffect<'_>) -> bool {
         self.asked.front().is_some_and(|(_, asked)| what.is(asked))
     }
 
@@ -271,7 +271,7 @@ impl Bench {
 
 /// An effect as a test names it.
 #[derive(Debug, Clone, Copy)]
-enum What<'a> {
+enum ExpectedEffect<'a> {
     Kind(EffectKind),
     /// Of a session.
     Of(EffectKind, &'a str),
@@ -283,9 +283,9 @@ enum What<'a> {
     Term,
 }
 
-use What::{About, Ack, Kind, Nak, Of, Revision, Term};
+use ExpectedEffect::{About, Ack, Kind, Nak, Of, Revision, Term};
 
-impl What<'_> {
+impl ExpectedEffect<'_> {
     fn is(self, effect: &Effect) -> bool {
         match self {
             Kind(kind) => effect.kind() == kind,
@@ -322,17 +322,17 @@ impl What<'_> {
     }
 }
 
-const COUNT: What<'_> = Kind(EffectKind::Count);
-const LOAD: What<'_> = Kind(EffectKind::Load);
-const SAVE: What<'_> = Kind(EffectKind::Save);
-const CHECK: What<'_> = Kind(EffectKind::Check);
-const PUBLISH: What<'_> = Kind(EffectKind::Publish);
-const MARK: What<'_> = Kind(EffectKind::Mark);
-const DEAD_LETTER: What<'_> = Kind(EffectKind::DeadLetter);
-const REPUBLISH: What<'_> = Kind(EffectKind::Republish);
-const AT_ONCE: What<'_> = Nak(Duration::ZERO);
-const LATER: What<'_> = Nak(Duration::from_secs(30));
-/// What came to nothing is a dead letter before it is terminated.
+const COUNT: ExpectedEffect<'_> = Kind(EffectKind::Count);
+const LOAD: ExpectedEffect<'_> = Kind(EffectKind::Load);
+const SAVE: ExpectedEffect<'_> = Kind(EffectKind::Save);
+const CHECK: ExpectedEffect<'_> = Kind(EffectKind::Check);
+const PUBLISH: ExpectedEffect<'_> = Kind(EffectKind::Publish);
+const MARK: ExpectedEffect<'_> = Kind(EffectKind::Mark);
+const DEAD_LETTER: ExpectedEffect<'_> = Kind(EffectKind::DeadLetter);
+const REPUBLISH: ExpectedEffect<'_> = Kind(EffectKind::Republish);
+const AT_ONCE: ExpectedEffect<'_> = Nak(Duration::ZERO);
+const LATER: ExpectedEffect<'_> = Nak(Duration::from_secs(30));
+/// ExpectedEffect came to nothing is a dead letter before it is terminated.
 const DEAD_LETTERED: Report = Report::DeadLettered { stream_sequence: 9 };
 const STORED: Stored = Stored { segments: 2, complete: true, notified: None, revision: 1, revised: None };
 const NOTIFIED: Option<Notified> = Some(Notified { stream_sequence: 4, at: WallTime::from_millis(1) });
@@ -794,7 +794,7 @@ fn no_job_but_the_oldest_asks_for_a_page_while_there_is_no_room_for_its_bytes() 
     bench.report(Of(EffectKind::Publish, "a"), Report::Published { stream_sequence: 9, segments: 2 });
     bench.report(Of(EffectKind::Load, "c"), Report::Loaded(page(0..2, None)));
     bench.drain();
-    let asked = |what: What<'_>| bench.asked.iter().any(|(_, effect)| what.is(effect));
+    let asked = |what: ExpectedEffect<'_>| bench.asked.iter().any(|(_, effect)| what.is(effect));
     let expected = [Of(EffectKind::Mark, "a"), AT_ONCE, Of(EffectKind::Save, "c")];
     assert!(expected.into_iter().all(asked) && bench.asked.len() == 3, "{:?}", bench.asked);
     while let Some((effect, what)) = bench.asked.pop_front() {

@@ -29,25 +29,13 @@ impl Reading<'_> {
     /// An outage begins with the first failure of a server that does not answer, and ends with its next success.
     pub(super) fn look_for_an_outage(&mut self, server: Option<Lane>, report: &Report) {
         let (now, Some(server)) = (self.now(), server) else { return };
-        match report {
-            Report::Failed(failure) if matches!(failure.kind, FailureKind::Unreachable | FailureKind::TimedOut) => {
+        if let Report::Failed(failure) = report {
+            // Busy, denied and refused are answers.
+            if matches!(failure.kind, FailureKind::Unreachable | FailureKind::TimedOut) {
                 self.part().failing.entry(server).or_insert_with(|| (now, failure.to_string()));
             }
-            // Busy, denied and refused are answers.
-            Report::Failed(_) => {}
-            Report::Counted { .. }
-            | Report::Loaded(_)
-            | Report::Saved(_)
-            | Report::Checked(_)
-            | Report::Published { .. }
-            | Report::Marked
-            | Report::DeadLettered { .. }
-            | Report::Republished { .. }
-            | Report::Acknowledged => {
-                if let Some((from, failure)) = self.part().failing.remove(&server) {
-                    self.outage(server, from, Some(now), &failure);
-                }
-            }
+        } else if let Some((from, failure)) = self.part().failing.remove(&server) {
+            self.outage(server, from, Some(now), &failure);
         }
     }
 

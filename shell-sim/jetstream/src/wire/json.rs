@@ -114,6 +114,12 @@ fn decimal(text: &mut String, value: i64) {
 /// A string with what Go escapes: control characters, quotes, and what has a meaning in HTML or JavaScript.
 fn string(text: &mut String, value: &str) {
     text.push('"');
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b' ' | b'-' | b'.' | b':' | b'_');
+    if value.bytes().all(is_plain) {
+        text.push_str(value);
+        text.push('"');
+        return;
+    }
     for character in value.chars() {
         match character {
             '"' => text.push_str("\\\""),

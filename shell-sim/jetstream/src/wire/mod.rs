@@ -88,17 +88,13 @@ impl Received {
     }
 
     fn status(status: Status) -> Self {
-        let numbers = |names: [&'static str; 2], numbers: [u64; 2]| {
-            let lines = names.into_iter().zip(numbers);
-            lines.fold(Headers::default(), |headers, (name, number)| headers.with(name, number.to_string()))
-        };
         let headers = match status.headers {
             StatusHeaders::None => Headers::default(),
             StatusHeaders::Pending { messages, bytes } => {
-                numbers(["Nats-Pending-Messages", "Nats-Pending-Bytes"], [messages, bytes])
+                Headers::numbers([("Nats-Pending-Messages", messages), ("Nats-Pending-Bytes", bytes)])
             }
             StatusHeaders::Last { consumer, stream } => {
-                numbers(["Nats-Last-Consumer", "Nats-Last-Stream"], [consumer, stream])
+                Headers::numbers([("Nats-Last-Consumer", consumer), ("Nats-Last-Stream", stream)])
             }
         };
         let status = Some(StatusLine { code: status.code, text: status.text });

@@ -16,7 +16,7 @@ use std::{
 use async_nats::{ConnectOptions, ServerAddr, jetstream::Context};
 use serde::Serialize;
 use tokio::{runtime::Handle, sync::Notify};
-use transcript_core::WallTime;
+use transcript_contract::WallTime;
 
 pub use self::buffer::{DropReason, RecordingCounts};
 use self::{

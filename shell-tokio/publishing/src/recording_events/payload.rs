@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use transcript_core::WallTime;
+use transcript_contract::WallTime;
 
 use crate::RecordingEvent;
 

@@ -130,7 +130,7 @@ async fn publish(history: &History, end: End<'_>) -> Result<Option<Republished>,
         sequence => redrive_id(sequence),
     };
     let payload = match original {
-        Some(payload) if payload.len() <= history.room() => Some(payload),
+        Some(payload) if payload.len() <= history.room() => Some(payload.into()),
         Some(payload) => SessionEnded::parse(&payload).ok().as_ref().and_then(written),
         None => end.ended.and_then(written),
     };

@@ -306,9 +306,8 @@ enum Look {
 async fn look(history: &History, sequence: u64) -> Result<Look, HistoryError> {
     Ok(match history.message(sequence).await? {
         Some(message) if message.subject.as_str() == DEAD_LETTER_SUBJECT => {
-            let about = message.headers().find(|(name, _)| name == STREAM_SEQUENCE_HEADER);
-            let about = about.and_then(|(_, place)| place.parse().ok());
-            Look::DeadLetter { payload: message.payload, about: about.unwrap_or(sequence) }
+            let about = message.header(STREAM_SEQUENCE_HEADER).and_then(|place| place.parse().ok());
+            Look::DeadLetter { payload: message.payload.into(), about: about.unwrap_or(sequence) }
         }
         Some(message) => Look::Other(message.subject),
         None => Look::Absent,
@@ -448,8 +447,8 @@ mod tests {
             sequence: 9,
             subject: DEAD_LETTER_SUBJECT.to_owned(),
             stored_at: WallTime::from_millis(1),
-            header_block: block.into(),
-            payload: payload.into(),
+            header_block: block.as_bytes().to_vec(),
+            payload: payload.to_vec(),
         })
     }
 

@@ -24,6 +24,8 @@ use async_nats::{
 };
 use bytes::Bytes;
 use thiserror::Error;
+pub use transcript_client::jetstream::raw::{Flaw, RawMessage};
+use transcript_client::jetstream::{self, raw::Which};
 use transcript_core::{
     WallTime,
     contract::{
@@ -33,11 +35,7 @@ use transcript_core::{
     },
 };
 
-use self::raw::Wanted;
-pub use self::{
-    raw::{Flaw, RawMessage},
-    reader::Reader,
-};
+pub use self::reader::Reader;
 use crate::service::clock::Clock;
 
 /// The stream of the transcripts.
@@ -99,7 +97,7 @@ pub struct Record {
 #[derive(Debug)]
 enum Headers {
     Parsed(Option<HeaderMap>),
-    Raw(Vec<(String, String)>),
+    Raw(jetstream::Headers),
 }
 
 impl Record {
@@ -108,7 +106,7 @@ impl Record {
     pub fn header(&self, name: &str) -> Option<&str> {
         match &self.headers {
             Headers::Parsed(headers) => headers.as_ref()?.get(name).map(|value| value.as_str()),
-            Headers::Raw(headers) => headers.iter().find(|(given, _)| given == name).map(|(_, value)| value.as_str()),
+            Headers::Raw(headers) => jetstream::header(headers, name),
         }
     }
 }
@@ -119,9 +117,9 @@ impl From<RawMessage> for Record {
             sequence: message.sequence,
             stored_at: message.stored_at,
             flaw: message.flaw(),
-            headers: Headers::Raw(message.headers().collect()),
+            headers: Headers::Raw(message.headers()),
             subject: message.subject,
-            payload: message.payload,
+            payload: message.payload.into(),
         }
     }
 }
@@ -217,7 +215,7 @@ impl History {
     ///
     /// JetStream does not answer.
     pub async fn next(&self, behind: u64, subject: &str) -> Result<Option<RawMessage>, HistoryError> {
-        raw::get(&self.js, Wanted::From(behind.saturating_add(1), subject)).await
+        raw::get(&self.js, &Which::NextOf(behind.saturating_add(1), subject.to_owned())).await
     }
 
     /// The last message of this subject; `None` where there is none.
@@ -226,7 +224,7 @@ impl History {
     ///
     /// JetStream does not answer.
     pub async fn last(&self, subject: &str) -> Result<Option<RawMessage>, HistoryError> {
-        raw::get(&self.js, Wanted::LastOf(subject)).await
+        raw::get(&self.js, &Which::LastOf(subject.to_owned())).await
     }
 
     /// The state of the consumer that all processors share; `None` where there is none.
@@ -248,7 +246,7 @@ impl History {
     ///
     /// JetStream does not answer.
     pub async fn message(&self, sequence: u64) -> Result<Option<RawMessage>, HistoryError> {
-        raw::get(&self.js, Wanted::At(sequence)).await
+        raw::get(&self.js, &Which::Sequence(sequence)).await
     }
 
     /// Publishes an end again, made from the message at the place `source`; 0 where there is none. It is known again by
@@ -290,7 +288,8 @@ impl History {
         headers.insert(REASON_HEADER, dead_letter.reason);
         headers.insert(TIME_HEADER, at.as_millis().to_string());
         headers.insert(PROCESSOR_HEADER, "audit --repair");
-        let payload = message.payload.slice(..message.payload.len().min(self.room()));
+        let payload = Bytes::from(message.payload);
+        let payload = payload.slice(..payload.len().min(self.room()));
         self.store(DEAD_LETTER_SUBJECT, headers, payload).await.map(drop)
     }
 

@@ -15,9 +15,7 @@ use tokio::time::timeout;
 use transcript_core::WallTime;
 
 use super::{
-    Flaw, Headers, History, HistoryError, Parts, RawMessage, Reading, Record, Start,
-    raw::{self, Wanted},
-    refused, wall_time,
+    Flaw, Headers, History, HistoryError, Parts, RawMessage, Reading, Record, Start, Which, raw, refused, wall_time,
 };
 
 /// How long a message is waited for before the connection is looked at.
@@ -226,7 +224,8 @@ impl Reader<'_> {
         for (subject, ahead) in self.reading.subjects.iter().zip(&mut self.ahead) {
             let mut behind = self.last;
             while ahead.as_ref().is_none_or(|known| known.as_ref().is_some_and(|next| next.sequence <= behind)) {
-                let next = raw::get(&self.history.js, Wanted::From(behind.saturating_add(1), subject)).await?;
+                let which = Which::NextOf(behind.saturating_add(1), subject.clone());
+                let next = raw::get(&self.history.js, &which).await?;
                 // A reading from a moment on passes over what is older.
                 if let (Some(next), Start::At(moment)) = (&next, self.reading.start)
                     && next.stored_at < moment

@@ -9,7 +9,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 use transcript_client::jetstream::{self, Frame, JetStream, Note};
-use transcript_client::mongodb::{Load, Mark, Request};
+use transcript_client::mongodb::Request;
 use transcript_core::{
     Acknowledgement, Done, Effect, EffectKind, FailureKind, Input, Notice, Output, Processor, Report, Server, Time,
     ids::{EffectId, Key},
@@ -163,7 +163,7 @@ impl<S: Servers> Driver<S> {
             let core = self.carry_out_core()?;
             let deliveries = self.processor.allowance();
             self.client.handle(self.clock.now(), jetstream::Input::Allow { deliveries });
-            if let Told::Nothing { client } = self.carry_out_client() {
+            if let ClientTold::Nothing { client } = self.carry_out_client() {
                 return Some(WakeUps { core, client });
             }
         }
@@ -237,7 +237,7 @@ impl<S: Servers> Driver<S> {
     }
 
     /// Carries out what the client has to say.
-    fn carry_out_client(&mut self) -> Told {
+    fn carry_out_client(&mut self) -> ClientTold {
         let mut told = false;
         loop {
             match self.client.poll_output() {
@@ -252,9 +252,9 @@ impl<S: Servers> Driver<S> {
                     self.pulls_restarted += u64::from(restarted);
                     log_note(&note);
                 }
-                jetstream::Output::Wait(_) if told => return Told::Something,
+                jetstream::Output::Wait(_) if told => return ClientTold::Something,
                 jetstream::Output::Wait(wake_up) => {
-                    return Told::Nothing { client: wake_up.map(|wake_up| wake_up.at) };
+                    return ClientTold::Nothing { client: wake_up.map(|wake_up| wake_up.at) };
                 }
             }
         }
@@ -262,7 +262,7 @@ impl<S: Servers> Driver<S> {
 }
 
 /// Whether the client has told the core something.
-enum Told {
+enum ClientTold {
     Something,
     Nothing {
         /// When the client wants to be woken.
@@ -279,21 +279,9 @@ struct WakeUps {
 
 impl Servers for RealServers {
     fn perform(&mut self, id: EffectId, effect: Effect) {
-        match effect {
-            Effect::Count { session_id } => self.store.ask(id, Request::Count { session_id }),
-            Effect::Load { session_id, after, limit, max_bytes, counted } => {
-                let load = Load { session_id, after, limit, max_bytes, counted };
-                self.store.ask(id, Request::Load(load));
-            }
-            Effect::Save { summary } => self.store.ask(id, Request::Save { summary }),
-            Effect::Check { key } => self.store.ask(id, Request::Check { key }),
-            Effect::Mark { key, announcement, segments, notified } => {
-                self.store.ask(id, Request::Mark(Mark { key, announcement, segments, notified }));
-            }
-            Effect::Publish { .. }
-            | Effect::DeadLetter { .. }
-            | Effect::Republish { .. }
-            | Effect::Acknowledge { .. } => {}
+        // The client of NATS takes the others.
+        if let Ok(request) = Request::of(effect) {
+            self.store.ask(id, request);
         }
     }
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use transcript_core::{
-    Cursor, Notified, Report, Time,
+    Cursor, Effect, Notified, Report, Time,
     contract::Announcement,
     ids::{EffectId, Key},
     summary::Summary,
@@ -99,6 +99,31 @@ pub enum Request {
     },
     /// [`Effect::Mark`](transcript_core::Effect::Mark).
     Mark(Mark),
+}
+
+impl Request {
+    /// The request that an effect makes.
+    ///
+    /// # Errors
+    ///
+    /// The effect, where it is none of MongoDB's.
+    pub fn of(effect: Effect) -> Result<Self, Effect> {
+        Ok(match effect {
+            Effect::Count { session_id } => Self::Count { session_id },
+            Effect::Load { session_id, after, limit, max_bytes, counted } => {
+                Self::Load(Load { session_id, after, limit, max_bytes, counted })
+            }
+            Effect::Save { summary } => Self::Save { summary },
+            Effect::Check { key } => Self::Check { key },
+            Effect::Mark { key, announcement, segments, notified } => {
+                Self::Mark(Mark { key, announcement, segments, notified })
+            }
+            Effect::Publish { .. }
+            | Effect::DeadLetter { .. }
+            | Effect::Republish { .. }
+            | Effect::Acknowledge { .. } => return Err(effect),
+        })
+    }
 }
 
 /// A page to load.

@@ -1,11 +1,17 @@
-//! The names of the data contract, and the messages that are not the core's input.
+//! The data contract: the names of streams, subjects, headers and collections, the ids of calls, and the messages.
+//!
+//! The processor, its clients and every application that publishes to it use it. It depends on serde alone.
+
+pub mod event;
+pub mod ids;
+mod wall_time;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
+pub use self::wall_time::WallTime;
+use self::{
     event::SessionEnded,
     ids::{Key, Session},
-    time::WallTime,
 };
 
 /// The stream that holds the transcripts' events.

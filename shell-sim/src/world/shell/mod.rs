@@ -3,6 +3,9 @@
 //! NATS and MongoDB are asked by the very clients that production runs; only the sockets are others.
 
 #[cfg(feature = "planted-bugs")]
+mod misbehave;
+
+#[cfg(feature = "planted-bugs")]
 use std::sync::Arc;
 use std::{
     cell::{Cell, RefCell},
@@ -15,7 +18,7 @@ use jetstream_model::wire;
 use smol::future;
 use transcript_client::{
     jetstream::{self, Address, JetStream},
-    mongodb::{Load, Mark, Request},
+    mongodb::Request,
 };
 use transcript_core::{
     Delivery, Effect, Input, Output, Processor, Report, State, Time, WakeUp, WallTime, ids::EffectId,
@@ -30,7 +33,7 @@ use super::{
 use crate::{
     bug::Bug,
     observation::{Ending, Observation},
-    plan::{Kind, Moment, millis},
+    plan::{EffectPattern, Moment, millis},
     runtime::{Queue, Slot},
     store::{self, Command, StoreError},
 };
@@ -396,7 +399,7 @@ impl Driver {
             match output {
                 Output::Perform { id, effect } => {
                     world.saw(&Observation::Asked { processor, id, effect: &effect });
-                    let kind = Kind::of(&effect);
+                    let kind = EffectPattern::Of(effect.kind());
                     let twist = world.pass(Point::Effect { processor, kind, moment: Moment::Before });
                     if world.is_doomed(processor) {
                         return None;
@@ -408,7 +411,7 @@ impl Driver {
                 }
                 Output::InProgress { reply } => {
                     world.saw(&Observation::InProgress { processor, reply: &reply });
-                    let kind = Kind::Heartbeat;
+                    let kind = EffectPattern::Heartbeat;
                     world.pass(Point::Effect { processor, kind, moment: Moment::Before });
                     if !world.is_doomed(processor) {
                         self.client.handle(shared.time(), jetstream::Input::InProgress { reply });
@@ -487,54 +490,12 @@ impl Driver {
         #[cfg(feature = "planted-bugs")]
         self.misbehave(&effect);
         let shared = Rc::clone(&self.shared);
-        match effect {
-            Effect::Count { session_id } => shared.store.ask(&shared, id, Request::Count { session_id }),
-            Effect::Load { session_id, after, limit, max_bytes, counted } => {
-                let load = Load { session_id, after, limit, max_bytes, counted };
-                shared.store.ask(&shared, id, Request::Load(load));
-            }
-            Effect::Save { summary } => shared.store.ask(&shared, id, Request::Save { summary }),
-            Effect::Check { key } => shared.store.ask(&shared, id, Request::Check { key }),
-            Effect::Mark { key, announcement, segments, notified } => {
-                shared.store.ask(&shared, id, Request::Mark(Mark { key, announcement, segments, notified }));
-            }
-            effect @ (Effect::Publish { .. }
-            | Effect::DeadLetter { .. }
-            | Effect::Republish { .. }
-            | Effect::Acknowledge { .. }) => {
+        match Request::of(effect) {
+            Ok(request) => shared.store.ask(&shared, id, request),
+            Err(effect) => {
                 self.client.handle(shared.time(), jetstream::Input::Perform { id, effect });
                 self.carry_out_client();
             }
-        }
-    }
-
-    /// What the planted bugs of the order of effects do before their time.
-    #[cfg(feature = "planted-bugs")]
-    fn misbehave(&self, effect: &Effect) {
-        let send = |subject: Arc<str>, headers, payload: Vec<u8>| {
-            self.shared.nats.send(jetstream::Frame { subject, reply: None, headers, payload });
-        };
-        let ack = |key: &transcript_core::ids::Key| {
-            if let Some(reply) = self.replies.get(key) {
-                send(Arc::clone(reply), vec![], b"+ACK".to_vec());
-            }
-        };
-        match (self.shared.world.plan.bug, effect) {
-            (Some(Bug::AckBeforePublish), Effect::Publish { key, .. }) => ack(key),
-            (Some(Bug::AckBeforeSave), Effect::Save { summary }) => ack(&summary.key),
-            (Some(Bug::PublishBeforeSave), Effect::Save { summary }) => {
-                let notification = transcript_core::contract::Notification {
-                    session: summary.session.clone(),
-                    segments: summary.segments,
-                    complete: summary.complete,
-                    revision: None,
-                };
-                let announcement = transcript_core::contract::Announcement::Processed;
-                let headers = vec![("Nats-Msg-Id".into(), announcement.message_id(&summary.key))];
-                let payload = serde_json::to_vec(&notification).expect("a notification is JSON");
-                send(announcement.subject(&summary.key).into(), headers, payload);
-            }
-            (Some(_) | None, _) => {}
         }
     }
 }
