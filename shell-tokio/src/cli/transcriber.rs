@@ -1,5 +1,7 @@
 //! The settings of `transcriber`.
 
+#![allow(rustdoc::bare_urls, reason = "the texts are those of --help, where a link is written as it is")]
+
 use std::{net::SocketAddr, time::Duration};
 
 use bytesize::ByteSize;
@@ -77,7 +79,7 @@ pub struct TranscriberAccess {
         value_parser = NonEmptyStringValueParser::new()
     )]
     pub token_audience: Option<String>,
-    /// Origin whose web pages may connect, such as <https://app.example>, or * for any; several are separated by commas. Without
+    /// Origin whose web pages may connect, such as https://app.example, or * for any; several are separated by commas. Without
     /// it no web page may. Clients that are no web pages send no origin, and are not affected
     #[arg(long, env = "TRANSCRIPT_ALLOW_ORIGIN", value_name = "ORIGIN", value_delimiter = ',')]
     pub allow_origin: Vec<Origin>,
