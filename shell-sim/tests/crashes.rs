@@ -358,7 +358,8 @@ fn a_freeze_and_a_rollout_of_the_trace_happen_again() {
         let plan = Plan {
             seed: 0,
             processors: 2,
-            options: Options::quick(),
+            // As in production, where the traces come from.
+            options: Options { pull_expires_ms: Some(1_000), ..Options::quick() },
             calls: vec![Call::short("c", "s", 1_000)],
             faults: vec![Fault { when: Trigger::AtMs(2_000), what }],
             chores: vec![],

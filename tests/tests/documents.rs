@@ -57,7 +57,7 @@ async fn each_command_of_the_documents_works() -> TestResult {
 
 #[test]
 fn links_lead_somewhere() -> TestResult {
-    let documents = [README, MANUAL, "shell-tokio/CHANGELOG.md", "shell-tokio/formats/README.md"];
+    let documents = [README, MANUAL, "core/README.md", "shell-tokio/CHANGELOG.md", "shell-tokio/formats/README.md"];
     for document in documents {
         let path = cargo::workspace().join(document);
         for (number, target) in links(&fs::read_to_string(&path)?) {
