@@ -112,7 +112,7 @@
 //! | republishing | failed | republishing | again, after a pause |
 //! | republishing | failed | acknowledging | give up, or refused: nak |
 //! | acknowledging | acknowledged | over | |
-//! | acknowledging | redelivered | acknowledging | again, on the new delivery |
+//! | acknowledging | redelivered | acknowledging | again, on the new delivery; after a pause, where one is under way |
 //! | acknowledging | redelivered | over | the nak is what brought it: a new job begins |
 //! | acknowledging | failed | acknowledging | again, after a pause |
 //! | acknowledging | failed | over | give up, or refused: left to redelivery |
@@ -308,7 +308,13 @@ impl Job {
             (phase, Event::Redelivered { reply, attempt }) => {
                 self.reply = Some(reply);
                 self.attempt = self.attempt.max(attempt);
-                let next = if matches!(phase, Phase::Acknowledging { .. }) { Next::Ask } else { Next::Stay };
+                let next = match (&phase, self.awaited) {
+                    // What is under way settles this delivery as well. Only a server that came back without the earlier one
+                    // drops it unheard (nats-server, consumer.go, processAckMsgLocked): so it is asked again, but not at once.
+                    (Phase::Acknowledging { .. }, Some(_)) => Next::Wait(Timer::Retry, now.after(settings.retry_cap)),
+                    (Phase::Acknowledging { .. }, None) => Next::Ask,
+                    _ => Next::Stay,
+                };
                 (phase, next)
             }
             (phase, Event::Exhausted) => {

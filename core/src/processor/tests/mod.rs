@@ -649,12 +649,23 @@ fn a_job_goes_on_with_the_new_delivery_of_its_message() {
     };
     assert_eq!(reply(&bench), "reply.7.2");
     bench.deliver_again(7, 3, "s");
+    assert_eq!(bench.asked.len(), 1, "what is under way settles this delivery too");
+    bench.wake(Timer::Retry);
     assert_eq!(reply(&bench), "reply.7.3", "an acknowledgement that was lost is said again");
     let (first, _) = bench.asked.pop_front().expect("the first acknowledgement");
     bench.handle(Input::Reported { effect: first, report: Report::Acknowledged });
     assert_eq!(bench.processor.in_flight(), 1);
     bench.report(Ack, Report::Acknowledged).nothing_asked();
     assert_eq!(bench.processor.in_flight(), 0);
+}
+
+#[test]
+fn an_acknowledgement_that_crosses_a_delivery_is_said_once() {
+    let mut bench = Bench::saving(settings());
+    bench.report(SAVE, Report::Saved(STORED)).report(PUBLISH, Report::Published { stream_sequence: 9, segments: 2 });
+    bench.report(MARK, Report::Marked).deliver_again(7, 2, "s").report(Ack, Report::Acknowledged).nothing_asked();
+    assert_eq!(bench.processor.in_flight(), 0);
+    bench.sleep(settings().retry_cap * 2).nothing_asked();
 }
 
 #[test]

@@ -135,7 +135,6 @@ fn the_table_of_transitions_is_the_truth() {
             bench.settle("s", &[2, 2]).report(LOAD, pages()).report(SAVE, Report::Saved(stored));
             if bench.asks(Ack) {
                 bench.deliver_again(7, 3, "s").report(Ack, Report::Acknowledged);
-                bench.report(Ack, Report::Acknowledged);
             }
             keep(&bench);
         }
