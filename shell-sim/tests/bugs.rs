@@ -27,7 +27,7 @@ fn planted_bugs_are_found_and_shrunk() {
     for bug in Bug::ALL.into_iter().filter(|bug| !slow.contains(bug)) {
         let hunted = hunt(bug, 1);
         let shrunk = hunted.shrunk.unwrap_or_else(|| panic!("{bug} was not found"));
-        assert!(shrunk.plan.events() <= 15, "{bug}: {}", shrunk.plan);
+        assert!(shrunk.plan.events() <= 10, "{bug}: {}", shrunk.plan);
         assert_eq!(shrunk.plan.run(Recording::Off).violation, Some(shrunk.violation), "{bug}");
         let mended = Plan { bug: None, ..shrunk.plan };
         assert_eq!(mended.run(Recording::Off).violation, None, "without {bug}: {mended}");

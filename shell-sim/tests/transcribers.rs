@@ -24,11 +24,7 @@ fn drawn_worlds_break_no_promise() {
 fn planted_bugs_are_found_and_shrunk() {
     for bug in Bug::ALL {
         let (seeds, failure) = hunt(bug, 0).unwrap_or_else(|| panic!("{bug} was not found"));
-        assert!(
-            failure.plan.size() <= Plan::of_seed(failure.plan.seed).size(),
-            "{bug} after {seeds} seeds: {}",
-            failure.plan
-        );
+        assert!(failure.plan.size() <= 20, "{bug} after {seeds} seeds: {}", failure.plan);
         assert_eq!(failure.plan.run(false).violation, Some(failure.violation), "{bug}");
     }
 }

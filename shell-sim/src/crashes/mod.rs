@@ -5,6 +5,7 @@
 //! the trace, with the process killed there, for good, beside another one that takes the call up. Every promise of the
 //! simulator is checked each time.
 
+mod endings;
 mod rebuild;
 mod story;
 mod table;

@@ -14,12 +14,12 @@ use transcript_trace::Reader;
 
 use super::{
     MOST_SEGMENTS,
-    story::{Came, Step, StepEvent, Story, server},
+    story::{Came, StepEvent, Story, server},
 };
 use crate::{
     plan::{
-        Action, Call, Chore, EffectPattern, End, EndPayload, Fault, Moment, Options, Plan, SegmentSaved, Server, Task,
-        Trigger, Verdict,
+        Action, Call, Chore, EffectPattern, End, EndPayload, Fault, Options, Plan, SegmentSaved, Server, Task, Trigger,
+        Verdict,
     },
     world::Recording,
 };
@@ -92,7 +92,7 @@ impl Rebuilt {
         Ok(rebuilt)
     }
 
-    fn at_ms(&self, at: i64) -> u64 {
+    pub(super) fn at_ms(&self, at: i64) -> u64 {
         u64::try_from(at.saturating_sub(self.origin) / 1_000).unwrap_or(0)
     }
 
@@ -243,89 +243,6 @@ impl Rebuilt {
         Fault { when: Trigger::AtMs(from), what }
     }
 
-    /// What became of the processes that had the call: each kill, freeze and rollout is put into the plan after a look at
-    /// who has the call by then.
-    fn end_processes(&mut self) {
-        let mut endings: Vec<(i64, usize, Ending)> = vec![];
-        for (number, process) in self.story.processes.iter().enumerate() {
-            if self.story.was_killed(number) {
-                endings.push((process.last_at, number, Ending::Killed));
-            }
-        }
-        endings.extend(self.freezes());
-        let drained = self.story.steps.iter().filter(|step| matches!(step.what, StepEvent::Drained));
-        endings.extend(drained.map(|step| (step.at, step.process, Ending::Drained)));
-        endings.sort_by_key(|(at, _, _)| *at);
-        for (at, process, how) in endings {
-            match self.ending(at, process, how) {
-                Some(fault) => self.plan.faults.push(fault),
-                None => self.otherwise.push(format!("{} is not rebuilt", how.name())),
-            }
-        }
-    }
-
-    /// The stretches in which a job's process said nothing, not even a heartbeat, for longer than the ack wait.
-    fn freezes(&self) -> Vec<(i64, usize, Ending)> {
-        let ack_wait = i64::try_from(self.story.settings.ack_wait.as_micros()).unwrap_or(i64::MAX);
-        let mut freezes = vec![];
-        let delivered = self.story.steps.iter().filter(|step| matches!(step.what, StepEvent::Delivered { .. }));
-        let with_heart: BTreeSet<_> = delivered.map(|step| (step.process, step.job)).collect();
-        let mut last: BTreeMap<_, &Step> = BTreeMap::new();
-        for step in &self.story.steps {
-            let key = (step.process, step.job);
-            let before = last.insert(key, step);
-            let Some(before) = before else { continue };
-            let quiet = matches!(before.what, StepEvent::Asked { word: "nak", .. });
-            if with_heart.contains(&key) && !quiet && step.at.saturating_sub(before.at) > ack_wait {
-                freezes.push((before.at, step.process, Ending::Frozen { until: step.at }));
-            }
-        }
-        freezes
-    }
-
-    fn ending(&self, at: i64, process: usize, how: Ending) -> Option<Fault> {
-        let delivered = |step: &&Step| matches!(step.what, StepEvent::Delivered { .. });
-        let all: Vec<&Step> = self.story.steps.iter().filter(delivered).collect();
-        let nth = all.iter().rposition(|step| step.process == process && step.at <= at)?;
-        let own = play(&self.plan, &self.story);
-        let processor = own.processor(own.holder_of_delivery(nth)?)?;
-        let at_ms = self.at_ms(at) + 1;
-        let fault = match how {
-            Ending::Killed => {
-                let when = self.pending(process, &own, processor).unwrap_or(Trigger::AtMs(at_ms));
-                Fault { when, what: Action::Kill { processor, outage_ms: self.gone_ms(process, at) } }
-            }
-            Ending::Frozen { until } => {
-                let span_ms = self.at_ms(until).saturating_sub(at_ms);
-                Fault { when: Trigger::AtMs(at_ms), what: Action::Freeze { processor, span_ms } }
-            }
-            Ending::Drained => {
-                // Before it leaves, the deliveries end and the jobs come to theirs.
-                let left_at = self.story.processes.get(process).map_or(at, |process| process.last_at.max(at));
-                let outage_ms = self.gone_ms(process, left_at);
-                Fault { when: Trigger::AtMs(self.at_ms(at)), what: Action::Rollout { processor, outage_ms } }
-            }
-        };
-        Some(fault)
-    }
-
-    /// The effect that a killed process had asked for and never heard of.
-    fn pending(&self, process: usize, own: &Story, processor: usize) -> Option<Trigger> {
-        let last = self.story.steps.iter().rposition(|step| {
-            step.process == process && matches!(step.what, StepEvent::Asked { .. } | StepEvent::Reported { .. })
-        })?;
-        let name = self.story.names().get(last).copied().flatten()?;
-        let place = own.find(name)?;
-        let (by, kind, nth) = own.nth(place)?;
-        (by == processor).then_some(Trigger::Effect { processor, kind, nth, moment: Moment::After })
-    }
-
-    fn gone_ms(&self, process: usize, at: i64) -> u64 {
-        let name = self.story.processes.get(process).map(|process| &process.processor);
-        let next = self.story.processes.iter().filter(|next| Some(&next.processor) == name && next.started_at >= at);
-        next.map(|next| self.at_ms(next.started_at).saturating_sub(self.at_ms(at))).min().unwrap_or(GONE_MS)
-    }
-
     /// Now that it is known when the plan counts, later segments come just before the count that sees them.
     fn store_just_in_time(&mut self, arrivals: &[Arrival]) {
         let counts = |story: &Story| -> Vec<(i64, u64)> {
@@ -376,23 +293,6 @@ struct Arrival {
 enum Refusal {
     AtOnce,
     Late,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Ending {
-    Killed,
-    Frozen { until: i64 },
-    Drained,
-}
-
-impl Ending {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Killed => "a kill of the trace",
-            Self::Frozen { .. } => "a freeze of the trace",
-            Self::Drained => "a rollout of the trace",
-        }
-    }
 }
 
 impl Story {

@@ -230,7 +230,7 @@ impl Story {
 
 impl Step {
     /// Whether a delivery was settled with it.
-    fn is_the_last_word(&self) -> bool {
+    pub(super) fn is_the_last_word(&self) -> bool {
         matches!(
             self.what,
             StepEvent::Reported { kind: EffectPattern::Of(EffectKind::Acknowledge), came: Came::Done, .. }

@@ -17,7 +17,7 @@ use super::{
 };
 
 /// How long a client waits for a word that it is owed.
-const PATIENCE: Duration = Duration::from_secs(8);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(8);
 /// How long it waits before it tries another transcriber.
 const TRIES_AGAIN_AFTER: Duration = Duration::from_millis(300);
 
@@ -168,11 +168,11 @@ impl World<'_> {
         if it.is_ready {
             self.say_everything(client);
         }
-        self.later(PATIENCE, Happening::Patience { client, link: connection, heard });
+        self.later(CLIENT_TIMEOUT, Happening::ClientTimeout { client, link: connection, heard });
     }
 
-    /// A client has waited for a while.
-    pub(super) fn lose_patience(&mut self, client: usize, link: ConnectionId, heard: u64) {
+    /// The timeout of a client is over: where it has heard nothing since, it takes its connection for broken.
+    pub(super) fn client_timed_out(&mut self, client: usize, link: ConnectionId, heard: u64) {
         let Some(it) = self.clients.get(client).filter(|it| it.link == Some(link) && !it.is_done) else { return };
         let heard_now = it.heard;
         if heard_now == heard && it.is_owed() {
@@ -180,7 +180,7 @@ impl World<'_> {
             self.try_next(client);
             self.break_off(client, Duration::from_secs(3), TRIES_AGAIN_AFTER);
         } else {
-            self.later(PATIENCE, Happening::Patience { client, link, heard: heard_now });
+            self.later(CLIENT_TIMEOUT, Happening::ClientTimeout { client, link, heard: heard_now });
         }
     }
 

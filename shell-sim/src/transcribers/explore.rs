@@ -20,6 +20,9 @@ use super::{
 /// The most seeds that a hunt for a planted bug takes.
 const HUNT_SEEDS: u64 = 5_000;
 
+/// How many other seeds each smaller plan is played with.
+const DELAY_SEEDS: u64 = 8;
+
 /// A plan that breaks a promise.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -131,12 +134,14 @@ pub fn hunt(bug: Bug, first: u64) -> Option<(u64, Failure)> {
 }
 
 /// The smallest plan that it can find which breaks the same promise: without faults, clients and acts that it does not need.
+///
+/// Whatever is left out changes the delays of everything after it. So each candidate is played with other delays, too.
 #[must_use]
 pub fn shrink(plan: &Plan, violation: &Violation) -> Failure {
     let mut best = Failure { plan: plan.clone(), violation: violation.clone() };
     loop {
         let size = best.plan.size();
-        for candidate in smaller(&best.plan) {
+        for candidate in smaller(&best.plan).into_iter().flat_map(with_other_delays) {
             let broken = candidate.run(false).violation.filter(|found| found.property == best.violation.property);
             if let Some(violation) = broken
                 && (candidate.bug.is_none() || is_kept_without_the_bug(&candidate))
@@ -149,6 +154,15 @@ pub fn shrink(plan: &Plan, violation: &Violation) -> Failure {
             return best;
         }
     }
+}
+
+/// The plan, and the same with the delays of some other seeds.
+fn with_other_delays(plan: Plan) -> impl Iterator<Item = Plan> {
+    let others = (0..DELAY_SEEDS).map({
+        let plan = plan.clone();
+        move |seed| Plan { seed, ..plan.clone() }
+    });
+    [plan].into_iter().chain(others)
 }
 
 /// The plan without one of its parts.

@@ -35,7 +35,7 @@ pub struct Violation {
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     pub(super) violation: Option<Violation>,
-    /// The generation whose end was counted last, and with how many segments.
+    /// The generation whose end was counted last.
     counted: BTreeMap<Key, u64>,
     ends: BTreeMap<String, u64>,
     announced: BTreeMap<Key, BTreeSet<u64>>,

@@ -69,7 +69,7 @@ pub(super) enum Happening {
     Arrive { process: usize, life: u32, id: EffectId, effect: Effect, nth: u32, is_answered: bool },
     Act { client: usize },
     Connect { client: usize },
-    Patience { client: usize, link: ConnectionId, heard: u64 },
+    ClientTimeout { client: usize, link: ConnectionId, heard: u64 },
     Deliver { link: ConnectionId, frame: ClientFrame },
     LinkClosed { link: ConnectionId, closure: Closure },
     Tell { link: ConnectionId, frame: ServerFrame, text: Option<Arc<str>> },
@@ -209,7 +209,7 @@ impl<'a> World<'a> {
             }
             Happening::Act { client } => self.act(client),
             Happening::Connect { client } => self.connect(client),
-            Happening::Patience { client, link, heard } => self.lose_patience(client, link, heard),
+            Happening::ClientTimeout { client, link, heard } => self.client_timed_out(client, link, heard),
             Happening::Deliver { link, frame } => self.deliver(link, frame),
             Happening::LinkClosed { link, closure } => self.link_closed(link, closure),
             Happening::Tell { link, frame, text } => self.told(link, &frame, text.as_deref()),
