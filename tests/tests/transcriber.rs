@@ -1,8 +1,8 @@
 //! The transcriber on real servers: from a call's sockets to one end, one summary and one notification.
 
-use std::{error::Error, fs, time::Duration};
+use std::{collections::BTreeSet, error::Error, fs, time::Duration};
 
-use futures::TryStreamExt;
+use futures::{TryStreamExt, future::join_all};
 use mongodb::bson::{Document, doc};
 use serde_json::{Value, json};
 use transcript_core::{
@@ -13,7 +13,7 @@ use transcript_tests::{
     calls::{Call, fixture},
     process_guard::Exit,
     processor::ProcessorCommand,
-    transcriber::{Closed, RunningTranscriber},
+    transcriber::{Client, Closed, RunningTranscriber},
     wait::wait_until,
     world::TestWorld,
 };
@@ -326,6 +326,23 @@ async fn a_shutdown_stores_what_came_and_sends_clients_elsewhere() -> Outcome {
     let second = RunningTranscriber::start(transcriber(&world)).await?;
     let ends = ended(&world, 1).await?;
     assert_eq!(ends.first().map(|end| &end["publishedSegments"]), Some(&json!(20)), "{}", second.process.logs());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn at_a_shutdown_every_client_is_told_to_go_elsewhere() -> Outcome {
+    let world = world().await?;
+    let transcriber = RunningTranscriber::start(transcriber(&world)).await?;
+    let mut clients = vec![];
+    for number in 0..300 {
+        let mut client = transcriber.connect("c", &format!("s{number}"), "").await?;
+        client.until("ready").await?;
+        clients.push(client);
+    }
+    transcriber.process.ask_to_end()?;
+    let closed = join_all(clients.iter_mut().map(Client::closed)).await;
+    let codes: Result<BTreeSet<u16>, _> = closed.into_iter().map(|closed| closed.map(|closed| closed.code)).collect();
+    assert_eq!(codes?, BTreeSet::from([1012]), "{}", transcriber.process.logs());
     Ok(())
 }
 

@@ -9,6 +9,7 @@ use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
+    task::JoinSet,
     time::timeout,
 };
 use tokio_tungstenite::tungstenite::{
@@ -209,6 +210,31 @@ async fn limits_of_connections_and_segments_are_told() -> Outcome {
     let frames = one.until("saved").await?;
     let refused: Vec<&Value> = frames.iter().filter(|frame| frame["type"] == "error").collect();
     assert_eq!(refused.len(), 1, "{frames:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_socket_takes_its_place_until_it_is_gone_and_beyond_all_places_none_is_opened() -> Outcome {
+    let (_world, transcriber, _files) = started(|_| ["--max-connections", "1"].map(str::to_owned).to_vec()).await?;
+    let upgrade = "GET /v1/conversations/c/sessions/s HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                   Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    // None of them reads on, so none of them answers the close that it is refused with.
+    let mut opening = JoinSet::new();
+    for _ in 0..200 {
+        let address = transcriber.address;
+        opening.spawn(async move {
+            let mut stream = TcpStream::connect(address).await?;
+            stream.write_all(upgrade.as_bytes()).await?;
+            let mut status = [0; 12];
+            stream.read_exact(&mut status).await?;
+            Ok::<_, std::io::Error>((status, stream))
+        });
+    }
+    let opened = timeout(LONG, opening.join_all()).await?;
+    let upgraded =
+        opened.iter().flatten().filter(|(status, _)| String::from_utf8_lossy(status).ends_with(" 101")).count();
+    // One is served, and 64 more can be told why they are not.
+    assert!((1..=65).contains(&upgraded), "{upgraded} sockets are open at the same time");
     Ok(())
 }
 

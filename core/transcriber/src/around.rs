@@ -87,6 +87,8 @@ pub struct Counters {
     pub published: u64,
     /// Segment messages that the stream refused, or that a shutdown left unpublished. Their segments are stored.
     pub unpublished: u64,
+    /// Segments that were not stored here when a shutdown waited no longer. Their clients were not told that they are.
+    pub unstored: u64,
     /// Ends done.
     pub ended: u64,
     /// Sessions opened again while their end was under way on this instance.

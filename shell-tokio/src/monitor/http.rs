@@ -15,10 +15,7 @@ use axum::{
     extract::{Query, Request, State},
     http::{
         HeaderMap, HeaderName, HeaderValue, StatusCode,
-        header::{
-            AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, REFERRER_POLICY,
-            WWW_AUTHENTICATE,
-        },
+        header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, REFERRER_POLICY, WWW_AUTHENTICATE},
         header::{X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS},
     },
     middleware::{self, Next},
@@ -45,7 +42,11 @@ use super::{
     metrics::{self, Broker},
     status::{SessionStatus, Status},
 };
-use crate::{error_line::error_line, secret::Secret};
+use crate::{
+    error_line::error_line,
+    secret::Secret,
+    transcriber::access::{SharedSecret, bearer},
+};
 
 /// How many connections there may be.
 const CONNECTIONS: usize = 64;
@@ -79,7 +80,8 @@ pub struct Settings {
 #[derive(Debug, Clone)]
 struct Site {
     monitor: Monitor,
-    settings: Arc<Settings>,
+    token: Option<Arc<SharedSecret>>,
+    broker: Broker,
     is_loopback: bool,
 }
 
@@ -105,7 +107,9 @@ pub async fn bind(address: SocketAddr, settings: &Settings) -> io::Result<TcpLis
 /// Serves until it is dropped.
 pub async fn serve(listener: TcpListener, monitor: Monitor, settings: Settings) {
     let is_loopback = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
-    let router = router(Site { monitor, settings: Arc::new(settings), is_loopback });
+    let Settings { token, broker } = settings;
+    let token = token.map(|token| Arc::new(SharedSecret::new(token.reveal().as_bytes())));
+    let router = router(Site { monitor, token, broker, is_loopback });
     let room = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = tokio::task::JoinSet::new();
     loop {
@@ -188,19 +192,12 @@ fn names_loopback(headers: &HeaderMap) -> bool {
 }
 
 async fn authorize(State(site): State<Site>, request: Request, next: Next) -> Response {
-    let Some(token) = &site.settings.token else { return next.run(request).await };
-    let given = request.headers().get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-    if given.is_some_and(|given| is_same(given, token.reveal().as_bytes())) {
+    let Some(token) = site.token.as_deref() else { return next.run(request).await };
+    if bearer(request.headers()).is_some_and(|given| token.is(given.as_bytes())) {
         return next.run(request).await;
     }
     let challenge = [(WWW_AUTHENTICATE, "Bearer")];
     (StatusCode::UNAUTHORIZED, challenge, "this needs the token of --http-token-file\n").into_response()
-}
-
-/// Compares in a time that does not depend on where they differ.
-fn is_same(one: &[u8], other: &[u8]) -> bool {
-    let differ = one.iter().zip(other).fold(0, |differ, (one, other)| differ | (one ^ other));
-    one.len() == other.len() && differ == 0
 }
 
 async fn file(kind: &'static str, content: &'static str) -> impl IntoResponse {
@@ -228,7 +225,7 @@ async fn readyz(State(site): State<Site>) -> (StatusCode, String) {
 }
 
 async fn metrics(State(site): State<Site>) -> Response {
-    match metrics::scrape(&site.monitor, site.settings.broker).await {
+    match metrics::scrape(&site.monitor, site.broker).await {
         Some(text) => ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
         None => (StatusCode::SERVICE_UNAVAILABLE, "the event loop does not answer\n").into_response(),
     }

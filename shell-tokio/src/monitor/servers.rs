@@ -150,11 +150,8 @@ impl Looker {
 
     /// Looks once at everything.
     pub async fn look(&self) -> Servers {
-        let read = async { timeout(DEAD_LETTERS_WITHIN, self.dead_letters()).await.unwrap_or_default() };
-        let (counts, open, given_up) = read
-            .await
-            .map_or((None, Arc::from([]), BTreeSet::new()), |read| (Some(read.counts), read.open, read.about));
-        Servers { dead_letters: counts, open, ..self.state(&given_up).await }
+        let letters = timeout(DEAD_LETTERS_WITHIN, self.dead_letters()).await.unwrap_or_default();
+        self.state(letters).await
     }
 
     /// Looks again and again, and says what it saw, until nobody listens any more.
@@ -162,14 +159,8 @@ impl Looker {
         let (letters, mut read) = watch::channel(None);
         let reader = tokio::spawn(self.clone().watch_dead_letters(letters));
         while !seen.is_closed() {
-            let letters: Option<DeadLetters> = read.borrow_and_update().clone();
-            let none = BTreeSet::new();
-            let state = self.state(letters.as_ref().map_or(&none, |letters| &letters.about)).await;
-            seen.send_replace(Servers {
-                dead_letters: letters.as_ref().map(|letters| letters.counts),
-                open: letters.map_or_else(|| Arc::from([]), |letters| letters.open),
-                ..state
-            });
+            let letters = read.borrow_and_update().clone();
+            seen.send_replace(self.state(letters).await);
             tokio::select! {
                 () = sleep(EVERY) => {}
                 () = seen.closed() => {}
@@ -195,9 +186,14 @@ impl Looker {
         }
     }
 
-    async fn state(&self, given_up: &BTreeSet<u64>) -> Servers {
-        let ((nats, stream, consumer), mongodb) = tokio::join!(self.nats(given_up), self.mongodb());
-        Servers { nats, stream, consumer, mongodb, ..Servers::unknown() }
+    /// What everything says, with these dead letters, where they are known.
+    async fn state(&self, letters: Option<DeadLetters>) -> Servers {
+        let (dead_letters, open, given_up) = match letters {
+            Some(DeadLetters { counts, about, open }) => (Some(counts), open, about),
+            None => (None, Arc::from([]), BTreeSet::new()),
+        };
+        let ((nats, stream, consumer), mongodb) = tokio::join!(self.nats(&given_up), self.mongodb());
+        Servers { nats, stream, consumer, mongodb, dead_letters, open }
     }
 
     async fn mongodb(&self) -> Result<Duration, String> {

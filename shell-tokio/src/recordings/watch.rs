@@ -9,17 +9,17 @@ use std::{
 };
 
 use async_nats::{
-    datetime::{DateTime, parse_rfc3339},
+    datetime::DateTime,
     jetstream::{
         self, Context, ErrorCode,
         context::{GetStreamError, GetStreamErrorKind, RequestErrorKind},
         response::Response,
     },
 };
-use base64::{Engine, prelude::BASE64_STANDARD};
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value};
 use thiserror::Error;
+use transcript_client::jetstream::raw::{RawMessage, Which};
 use transcript_core::contract::{RECORDING_STREAM, RECORDING_SUBJECTS};
 
 use crate::{cli::WatchArgs, terminal::harmless, transcripts::show::json_line};
@@ -62,8 +62,8 @@ pub async fn watch(js: &Context, args: WatchArgs, out: &mut impl Write) -> Resul
     loop {
         match get(js, next).await? {
             Got::Message(message) => {
-                (next, quiet) = (message.seq.saturating_add(1), 0);
-                if let Some(line) = Event::of(&message).and_then(|event| event.line(args)) {
+                (next, quiet) = (message.sequence.saturating_add(1), 0);
+                if let Some(line) = Event::of(message).and_then(|event| event.line(args)) {
                     writeln!(out, "{line}")?;
                 }
             }
@@ -110,20 +110,17 @@ async fn created(js: &Context) -> Result<DateTime, WatchError> {
 }
 
 enum Got {
-    Message(Stored),
+    Message(RawMessage),
     Nothing,
     NoAnswer,
 }
 
 /// The first message at `sequence` or behind it.
 async fn get(js: &Context, sequence: u64) -> Result<Got, WatchError> {
-    let wanted = json!({ "seq": sequence, "next_by_subj": RECORDING_SUBJECTS[0] });
+    let wanted = Which::NextOf(sequence, RECORDING_SUBJECTS[0].to_owned());
     let answer: Result<Response<Value>, _> = js.request(format!("STREAM.MSG.GET.{RECORDING_STREAM}"), &wanted).await;
     match answer {
-        Ok(Response::Ok(answer)) => {
-            let answer: Answer = serde_json::from_value(answer).map_err(WatchError::Answer)?;
-            Ok(Got::Message(answer.message))
-        }
+        Ok(Response::Ok(answer)) => serde_json::from_value(answer).map(Got::Message).map_err(WatchError::Answer),
         // The stream may be about to be made anew.
         Ok(Response::Err { error })
             if [ErrorCode::NO_MESSAGE_FOUND, ErrorCode::STREAM_NOT_FOUND].contains(&error.error_code()) =>
@@ -140,21 +137,6 @@ async fn get(js: &Context, sequence: u64) -> Result<Got, WatchError> {
             | RequestErrorKind::Other => Ok(Got::NoAnswer),
         },
     }
-}
-
-#[derive(Deserialize)]
-struct Answer {
-    message: Stored,
-}
-
-/// A message as JetStream gives it (nats-server, `StoredMsg`). Its headers are not asked for.
-#[derive(Deserialize)]
-struct Stored {
-    subject: String,
-    seq: u64,
-    #[serde(default)]
-    data: String,
-    time: String,
 }
 
 /// An event as it is shown.
@@ -182,19 +164,17 @@ enum Said {
 }
 
 impl Event {
-    /// `None` where JetStream's answer makes no sense.
-    fn of(message: &Stored) -> Option<Self> {
-        let bytes = BASE64_STANDARD.decode(&message.data).ok()?;
-        let stored_at = parse_rfc3339(&message.time).ok()?.unix_timestamp_nanos() / 1_000_000;
-        let said = match (serde_json::from_slice(&bytes), String::from_utf8(bytes)) {
+    /// `None` where it was stored behind the year 9999.
+    fn of(message: RawMessage) -> Option<Self> {
+        let said = match (serde_json::from_slice(&message.payload), String::from_utf8(message.payload)) {
             (Ok(data), _) => Said::Data(data),
             (Err(_), Ok(text)) => Said::Text(text),
             (Err(_), Err(error)) => Said::Bytes(error.as_bytes().escape_ascii().to_string()),
         };
         Some(Self {
-            sequence: message.seq,
+            sequence: message.sequence,
             event: message.subject.strip_prefix("recording.").unwrap_or(&message.subject).to_owned(),
-            stored_at: i64::try_from(stored_at).ok().and_then(moment)?,
+            stored_at: moment(message.stored_at.as_millis())?,
             said,
         })
     }
@@ -240,6 +220,9 @@ fn moment(millis: i64) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+    use transcript_core::WallTime;
+
     use super::*;
 
     const PLAIN: WatchArgs = WatchArgs { failures: false, json: false };
@@ -247,8 +230,9 @@ mod tests {
     const FAILURES: WatchArgs = WatchArgs { failures: true, json: false };
 
     fn event(subject: &str, payload: &[u8]) -> Event {
-        let (subject, time) = (subject.to_owned(), "2026-12-01T08:00:00.1234Z".to_owned());
-        Event::of(&Stored { subject, seq: 7, data: BASE64_STANDARD.encode(payload), time }).unwrap()
+        let stored_at = WallTime::from_millis(1_796_112_000_123);
+        let (subject, header_block, payload) = (subject.to_owned(), vec![], payload.to_vec());
+        Event::of(RawMessage { subject, sequence: 7, stored_at, header_block, payload }).unwrap()
     }
 
     #[test]

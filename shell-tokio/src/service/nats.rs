@@ -10,7 +10,7 @@ use async_nats::{Client, HeaderMap, SubscribeError, Subscriber, connection::Stat
 use futures::StreamExt;
 use tokio::{
     sync::{mpsc, watch},
-    time::{Instant, interval_at},
+    time::{Instant, interval_at, timeout},
 };
 use transcript_client::jetstream::{self, Address, Frame, Headers, Input, Message, Settings, Status};
 
@@ -22,6 +22,8 @@ const BURST: usize = 256;
 /// How often the state of the connection is looked at where nobody says that it has changed: async-nats drops events that
 /// are not taken in time.
 const LOOK: Duration = Duration::from_millis(100);
+/// How long the last bytes to NATS may take.
+const FLUSH: Duration = Duration::from_secs(1);
 
 /// Takes frames.
 #[derive(Debug, Clone)]
@@ -61,6 +63,13 @@ impl Socket {
     pub fn send(&self, frame: Frame) {
         // A writer that is gone reports nothing: what it was given is asked for again.
         drop(self.frames.send(frame));
+    }
+}
+
+/// Writes what is still to be written, before the process ends.
+pub(crate) async fn flush(client: &Client) {
+    if !matches!(timeout(FLUSH, client.flush()).await, Ok(Ok(()))) {
+        tracing::warn!("NATS did not take the last messages in time: another process sends them again");
     }
 }
 

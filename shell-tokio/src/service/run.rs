@@ -26,7 +26,7 @@ use crate::{
     service::clock::Clock,
     service::driver::{Driver, Ended, RealServers, Signal, questions},
     service::mongodb::{BatchSizes, Store, stale::Watch},
-    service::nats::Socket,
+    service::nats::{Socket, flush},
     service::record::{self, RecordError, Recording, Tape, Target},
     service::watchdog::{self, LoopHealth, Turns, Watchdog},
 };
@@ -36,8 +36,6 @@ use crate::{
 const MEND_AFTER: Duration = Duration::from_secs(1);
 /// How much longer a stream is waited for, whose files are larger.
 const MEND_STREAM_AFTER: Duration = Duration::from_secs(2);
-/// How long the last bytes to NATS may take.
-const FLUSH: Duration = Duration::from_secs(1);
 
 /// Why the service did not start, or how it ended where it should not have.
 #[derive(Debug, Error)]
@@ -87,6 +85,19 @@ pub struct Ends<'a> {
     pub signals: &'a mut mpsc::UnboundedReceiver<Signal>,
 }
 
+impl Ends<'_> {
+    /// Waits for the first of them: the signal that is to be handed on, and the login where it is one that stays refused.
+    pub async fn first(self) -> (Signal, Option<LoginRefused>) {
+        tokio::select! {
+            Some(signal) = self.signals.recv() => (signal, None),
+            refused = self.logins.refused_for_too_long() => {
+                tracing::error!("{refused}");
+                (Signal::Drain, Some(refused))
+            }
+        }
+    }
+}
+
 /// Runs until a signal comes or a login stays refused, then finishes what has begun to save within the grace time.
 ///
 /// # Errors
@@ -99,7 +110,7 @@ pub async fn run(
     permissions: Permissions<'_>,
     database: Database,
     args: &RunArgs,
-    Ends { logins, signals }: Ends<'_>,
+    ends: Ends<'_>,
 ) -> Result<(), RunError> {
     // A start that must fail changes nothing on the servers.
     let http = listen(args).await?;
@@ -110,7 +121,7 @@ pub async fn run(
             permissions.check_run(&connection.client, &announcements(args)).await?;
             set_up(&jetstream, &database, args, &request).await
         } => report?,
-        _ = signals.recv() => {
+        _ = ends.signals.recv() => {
             tracing::info!("stopped before it had begun");
             return Ok(());
         }
@@ -139,14 +150,9 @@ pub async fn run(
     ));
     let refused = tokio::select! {
         ended = &mut driven => return ended,
-        Some(signal) = signals.recv() => {
+        (signal, refused) = ends.first() => {
             drain.send(signal).ok();
-            None
-        }
-        refused = logins.refused_for_too_long() => {
-            tracing::error!("{refused}");
-            drain.send(Signal::Drain).ok();
-            Some(refused)
+            refused
         }
     };
     driven.await?;
@@ -233,9 +239,7 @@ pub async fn drive(
     let ended = driver.run(signals).await;
     drop(watchdog);
     drop(finders);
-    if !matches!(tokio::time::timeout(FLUSH, client.flush()).await, Ok(Ok(()))) {
-        tracing::warn!("NATS did not take the last messages in time");
-    }
+    flush(&client).await;
     if let Some(recording) = recording {
         recording.finish().await;
     }

@@ -8,7 +8,7 @@ use tokio::{
 };
 use transcript_core::{Failure, FailureKind, Server};
 use transcript_transcriber::{
-    ConnectionId, Effect, EffectId, Input, Notice, Output, Report, Settings, StreamState, Transcriber,
+    ConnectionId, Counters, Effect, EffectId, Input, Notice, Output, Report, Settings, StreamState, Transcriber,
 };
 
 use super::{
@@ -43,7 +43,7 @@ struct Performer {
     sessions: std::sync::Arc<Semaphore>,
     publications: std::sync::Arc<Semaphore>,
     /// How long an effect may wait before it is begun.
-    patience: std::time::Duration,
+    begun_within: std::time::Duration,
     reports: mpsc::UnboundedSender<(EffectId, Report)>,
 }
 
@@ -58,20 +58,20 @@ impl Driver {
             stream,
             sessions: std::sync::Arc::new(Semaphore::new(AT_ONCE)),
             publications: std::sync::Arc::new(Semaphore::new(PUBLICATIONS_AT_ONCE)),
-            patience: settings.answer_timeout() / 2,
+            begun_within: settings.answer_timeout() / 2,
             reports: sender,
         };
         Self { machine, clock, connections: BTreeMap::new(), performer, reports, stream: state }
     }
 
-    /// Runs until the state machine has come to its end after a signal.
+    /// Runs until the state machine has come to its end after a signal. Gives what has happened since the start.
     pub async fn run(
         mut self,
         events: &mut mpsc::UnboundedReceiver<Event>,
         signals: &mut mpsc::UnboundedReceiver<Signal>,
-    ) {
+    ) -> Counters {
         loop {
-            let Some(wake_up) = self.say() else { return };
+            let Some(wake_up) = self.say() else { return self.machine.counters() };
             let sleep = async {
                 match wake_up {
                     Some(at) => sleep_until(self.clock.at(at).into()).await,
@@ -144,10 +144,10 @@ impl Performer {
             (Server::Mongodb, Some(_)) => Some(std::sync::Arc::clone(&self.sessions)),
             (Server::Mongodb, None) => None,
         };
-        let patience = self.patience;
+        let begun_within = self.begun_within;
         tokio::spawn(async move {
             let place = match places {
-                Some(places) => timeout(patience, places.acquire_owned()).await.map(Result::ok),
+                Some(places) => timeout(begun_within, places.acquire_owned()).await.map(Result::ok),
                 None => Ok(None),
             };
             let report = match place {
@@ -177,11 +177,21 @@ fn log(notice: &Notice) {
             tracing::info!(%key, generation, segments, stream_sequence, "session ended");
         }
         Notice::LeaseLost { instance } => {
-            tracing::warn!(%instance, "the lease was lost: other transcribers end the sessions of before; goes on as another instance");
+            tracing::warn!(
+                %instance,
+                "MongoDB was not told in time that this transcriber lives (--lease): other transcribers end the sessions that it \
+                 had, and it goes on as another instance. See whether MongoDB was away, or this machine was suspended"
+            );
         }
         Notice::TookOver { key, from } => tracing::info!(%key, %from, "took a session over from a dead transcriber"),
-        Notice::Failing { kind, failure } => tracing::warn!(effect = %kind, "fails, and is tried again: {failure}"),
-        Notice::Works { kind } => tracing::info!(effect = %kind, "works again"),
-        Notice::Limited { key, reason } => tracing::warn!(%key, "refused: {reason}"),
+        Notice::Failing { kind, failure } => tracing::warn!(
+            effect = %kind,
+            server = %kind.server(),
+            "fails: {failure}; it is tried again, and what is not stored meanwhile is not acknowledged"
+        ),
+        Notice::Works { kind } => tracing::info!(effect = %kind, server = %kind.server(), "works again"),
+        Notice::Limited { key, reason } => {
+            tracing::warn!(%key, "a connection is refused: {reason} (--max-connections, --max-session-connections)");
+        }
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use axum::{
-    Router,
-    extract::{DefaultBodyLimit, Path, Query, State, WebSocketUpgrade, rejection::QueryRejection},
+    Extension, Router,
+    extract::{Path, Query, State, WebSocketUpgrade, rejection::QueryRejection},
     http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
     routing::{get, post},
@@ -17,6 +17,7 @@ use transcript_transcriber::{Opening, ServerFrame, document::Transport};
 use super::{
     access::{self, Access, SUBPROTOCOL},
     hub::Hub,
+    listen::Place,
     post::{self, Delivered},
     socket::{self, SocketLimits},
 };
@@ -75,12 +76,10 @@ pub(super) fn json(status: StatusCode, body: String) -> Response {
 
 /// The routes.
 pub fn router(service: Service) -> Router {
-    let body = service.limits.max_frame.saturating_mul(FRAMES_A_BODY);
     Router::new()
         .route("/v1/conversations/{conversation}/sessions/{session}", get(upgrade))
         .route("/v1/conversations/{conversation}/sessions/{session}/segments", post(segments))
         .route("/v1/conversations/{conversation}/sessions/{session}/end", post(end))
-        .layer(DefaultBodyLimit::max(body))
         .with_state(Arc::new(service))
 }
 
@@ -137,6 +136,7 @@ async fn upgrade(
     Path(ids): Path<(String, String)>,
     asked: Result<Query<Asked>, QueryRejection>,
     headers: HeaderMap,
+    Extension(place): Extension<Place>,
     upgrade: Result<WebSocketUpgrade, axum::extract::ws::rejection::WebSocketUpgradeRejection>,
 ) -> Result<Response, Refusal> {
     let admitted = service.admit(&ids, &headers, asked, Transport::Socket)?;
@@ -151,6 +151,7 @@ async fn upgrade(
     let Admitted { opening, dialect, speaker } = admitted;
     Ok(upgrade.on_upgrade(move |socket| async move {
         socket::serve(socket, hub.open(opening), dialect, speaker, limits).await;
+        drop(place);
     }))
 }
 
@@ -162,7 +163,8 @@ async fn segments(
     body: axum::body::Body,
 ) -> Result<Response, Refusal> {
     let Admitted { opening, dialect, speaker } = service.admit(&ids, &headers, asked, Transport::Post)?;
-    let text = post::text(body, &service.limits, FRAMES_A_BODY).await.map_err(Refusal::from)?;
+    let most = service.limits.max_frame.saturating_mul(FRAMES_A_BODY);
+    let text = post::text(body, most).await.map_err(Refusal::from)?;
     let frames = dialect.read_all(&text).map_err(|problem| Refusal::bad(problem.to_string()))?;
     let delivered = post::deliver(service.hub.open(opening), frames, speaker).await;
     Ok(delivered.into_response())

@@ -14,7 +14,7 @@ use transcript_transcriber::{ClientFrame, ServerFrame};
 
 use super::{
     hub::{Answer, Connection},
-    socket::{self, SocketLimits},
+    socket,
 };
 
 /// How long the body of a request may take.
@@ -86,9 +86,8 @@ impl BadBody {
     }
 }
 
-/// The text of a body.
-pub(super) async fn text(body: Body, limits: &SocketLimits, frames: usize) -> Result<String, BadBody> {
-    let most = limits.max_frame.saturating_mul(frames);
+/// The text of a body of at most so many bytes.
+pub(super) async fn text(body: Body, most: usize) -> Result<String, BadBody> {
     let read = timeout(BODY, body::to_bytes(body, most)).await.map_err(|_| BadBody::TooSlow)?;
     let bytes = read.map_err(|_| BadBody::TooLarge(most))?;
     String::from_utf8(bytes.into()).map_err(|_| BadBody::NoText)

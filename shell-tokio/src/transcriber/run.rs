@@ -1,6 +1,6 @@
 //! Starts the transcriber, and ends it.
 
-use std::{fmt::Write as _, io, net::SocketAddr, pin::pin};
+use std::{fmt::Write as _, io, net::SocketAddr};
 
 use async_nats::jetstream;
 use mongodb::Database;
@@ -11,7 +11,7 @@ use tokio::{
     sync::{mpsc, watch},
     time::{Duration, sleep},
 };
-use transcript_transcriber::{Settings, SettingsError, StreamState, Transcriber};
+use transcript_transcriber::{Counters, Settings, SettingsError, StreamState, Transcriber};
 
 use super::{
     access::{Access, AccessError},
@@ -28,15 +28,18 @@ use crate::{
     connect::{ConnectError, LoginRefused, Logins, NatsConnection, connect_nats},
     error_line::error_line,
     operate::setup::{self, SetupError, permissions::Refusals},
-    service::{clock::Clock, driver::Signal, run::Ends, run::own_name},
+    service::{
+        clock::Clock,
+        run::{Ends, own_name},
+    },
 };
 
 /// The random bytes that make one start different from every other one.
 const NONCE: usize = 8;
 /// Between two attempts to reach a NATS server that could not be reached at the start.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long the last bytes to NATS, and the last answers to clients, may take.
-const FLUSH: Duration = Duration::from_secs(1);
+/// How long the last answers to clients may take.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// Why the transcriber did not start, or how it ended where it should not have.
 #[derive(Debug, Error)]
@@ -79,11 +82,11 @@ pub async fn run(
     online: &Online<TranscriberArgs>,
     database: &Database,
     refusals: &Refusals,
-    Ends { logins, signals }: Ends<'_>,
+    ends: Ends<'_>,
 ) -> Result<(), TranscriberError> {
     let args = &online.args;
     let access = Access::read(&args.access)?;
-    let stream = stream(online, refusals, logins).await?;
+    let stream = stream(online, refusals, ends.logins).await?;
     let mut report = setup::Report::default();
     setup::ensure_transcriber(database, &mut report).await?;
     for change in &report.changes {
@@ -113,25 +116,32 @@ pub async fn run(
     let store = Store::new(database, args.limits.request_timeout);
     let driver = Driver::new(machine, &settings, Clock::start(), store, stream.clone());
     let (drain, mut drained) = mpsc::unbounded_channel();
-    let mut driven = pin!(driver.run(&mut events, &mut drained));
-    let refused = tokio::select! {
-        () = &mut driven => None,
-        Some(signal) = signals.recv() => {
-            drain.send(signal).ok();
-            None
-        }
-        refused = logins.refused_for_too_long() => {
-            tracing::error!("{refused}");
-            drain.send(Signal::Drain).ok();
-            Some(refused)
-        }
+    let ended = async {
+        let (signal, refused) = ends.first().await;
+        stop.send_replace(true);
+        drain.send(signal).ok();
+        refused
     };
-    stop.send_replace(true);
-    driven.await;
-    listening.await.ok();
-    stream.flush(FLUSH).await;
-    tracing::info!("ended: what was received is stored, and sessions are left to other transcribers");
+    let (counters, refused) = tokio::join!(driver.run(&mut events, &mut drained), ended);
+    if let Ok(places) = listening.await {
+        places.all_free(LAST_ANSWERS).await;
+    }
+    stream.flush().await;
+    log_ended(&counters);
     refused.map_or(Ok(()), |refused| Err(refused.into()))
+}
+
+fn log_ended(Counters { unstored, unpublished, .. }: &Counters) {
+    if *unstored == 0 {
+        tracing::info!(unpublished, "ended: what was received is stored, and sessions are left to other transcribers");
+    } else {
+        tracing::warn!(
+            unstored,
+            unpublished,
+            "the grace time (--grace) was over before everything was stored: what was not stored was not acknowledged, and \
+             clients that are told to go elsewhere send it again there"
+        );
+    }
 }
 
 /// The stream: absent where no server is named, and away where it cannot be reached yet.

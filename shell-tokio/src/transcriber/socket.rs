@@ -14,9 +14,11 @@ use super::hub::{Answer, Connection};
 
 /// What is read of a socket at once. The default of 128 KiB is held for as long as the connection is.
 const READ_BUFFER: usize = 1 << 10;
+/// How many bytes of answers are gathered into one write.
+const GATHERED: usize = 2 << 10;
 /// How many bytes may wait in the buffer of a socket before a write has to wait for the client.
 const WRITE_BUFFER: usize = 8 << 10;
-/// How many answers are written before they are flushed.
+/// How many answers are taken before they are flushed.
 const BURST: usize = 64;
 /// How long a client may take to read what is written to it.
 const WRITE: Duration = Duration::from_secs(10);
@@ -43,7 +45,7 @@ impl SocketLimits {
     pub(super) fn apply(&self, upgrade: WebSocketUpgrade) -> WebSocketUpgrade {
         upgrade
             .read_buffer_size(READ_BUFFER)
-            .write_buffer_size(0)
+            .write_buffer_size(GATHERED)
             .max_write_buffer_size(WRITE_BUFFER)
             .max_message_size(self.max_frame)
             .max_frame_size(self.max_frame)

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use tokio::{
     sync::watch,
-    time::{Duration, sleep, timeout},
+    time::{Duration, sleep},
 };
 use transcript_core::{
     Failure, FailureKind,
@@ -24,7 +24,7 @@ use transcript_core::{
 };
 use transcript_transcriber::{Effect, EffectKind, PublishedSegment, Report, StreamState};
 
-use crate::connect::NatsConnection;
+use crate::{connect::NatsConnection, service::nats};
 
 /// How often the state of the connection is looked at where nobody says that it has changed.
 const LOOK: Duration = Duration::from_millis(200);
@@ -75,10 +75,9 @@ impl Stream {
     }
 
     /// Writes what is still to be written.
-    pub async fn flush(&self, within: Duration) {
-        let Some(context) = self.context.get() else { return };
-        if !matches!(timeout(within, context.client().flush()).await, Ok(Ok(()))) {
-            tracing::warn!("NATS did not take the last messages in time");
+    pub async fn flush(&self) {
+        if let Some(context) = self.context.get() {
+            nats::flush(&context.client()).await;
         }
     }
 

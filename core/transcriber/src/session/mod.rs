@@ -457,6 +457,8 @@ impl Session {
         for id in std::mem::take(&mut self.connections).into_keys() {
             around.close(id, CloseCode::Restart, "the transcriber restarts");
         }
+        let under_way = self.batch.receipts.iter().flatten().count();
+        around.counters.unstored += (self.waiting.len() + under_way) as u64;
         around.counters.unpublished += self.publications.len() as u64;
         around.bytes = around.bytes.saturating_sub(self.bytes);
         self.bytes = 0;

@@ -447,6 +447,7 @@ fn a_shutdown_stores_what_was_read_and_hands_the_session_over() {
     assert_eq!(bench.closed, []);
     bench.serve(PublishSegments);
     assert_eq!(bench.closed, [(1, CloseCode::Restart)]);
+    assert_eq!(bench.transcriber.counters().unstored, 0);
     bench.open(2);
     assert_eq!(bench.closed.last(), Some(&(2, CloseCode::Restart)));
     assert!(!bench.is_stopped, "its lease expires first, so that others need not wait");
@@ -460,6 +461,7 @@ fn a_shutdown_does_not_wait_longer_than_its_grace() {
     bench.say(1, said(None, "one")).handle(Input::Shutdown).pass(20);
     assert_eq!(bench.closed, [(1, CloseCode::Restart)]);
     assert!(bench.sent.iter().all(|(_, frame)| *frame == ServerFrame::Ready), "nothing is acknowledged");
+    assert_eq!(bench.transcriber.counters().unstored, 1);
 }
 
 #[test]

@@ -19,11 +19,28 @@ pub(crate) fn write_errors(reply: &RawDocument) -> Result<WriteErrors, CommandEr
     let mut members = vec![];
     for error in errors {
         let error = error.ok().and_then(RawBsonRef::as_document).ok_or(CommandError::Undecodable)?;
-        let place = error.get("index").ok().flatten().and_then(integer).and_then(|place| usize::try_from(place).ok());
-        let place = place.ok_or(CommandError::Undecodable)?;
-        members.push(WriteError { place, code: code(error), index: index(error) });
+        members.push(WriteError { place: place(error)?, code: code(error), index: index(error) });
     }
     Ok(WriteErrors { members, concern })
+}
+
+/// Which updates of an update command inserted a document.
+///
+/// # Errors
+///
+/// An insert of which nobody can tell whose it is.
+pub(crate) fn inserted(reply: &RawDocument) -> Result<Vec<usize>, CommandError> {
+    let Ok(upserted) = reply.get_array("upserted") else { return Ok(vec![]) };
+    let member = |one: Result<RawBsonRef<'_>, _>| {
+        place(one.ok().and_then(RawBsonRef::as_document).ok_or(CommandError::Undecodable)?)
+    };
+    upserted.into_iter().map(member).collect()
+}
+
+/// The place in the command of what a member of the reply is about.
+fn place(member: &RawDocument) -> Result<usize, CommandError> {
+    let place = member.get("index").ok().flatten().and_then(integer).and_then(|place| usize::try_from(place).ok());
+    place.ok_or(CommandError::Undecodable)
 }
 
 fn code(error: &RawDocument) -> i32 {
@@ -101,6 +118,15 @@ mod tests {
         });
         let members = vec![WriteError { place: 0, code: 121, index: None }];
         assert_eq!(write_errors(&reply), Ok(WriteErrors { members, concern: Some(64) }));
+    }
+
+    #[test]
+    fn a_reply_tells_which_updates_inserted() {
+        let upserted =
+            doc! { "ok": 1, "n": 3, "upserted": [{ "index": 0, "_id": "s:0" }, { "index": 2, "_id": "s:2" }] };
+        assert_eq!(inserted(&reply(&upserted)), Ok(vec![0, 2]));
+        assert_eq!(inserted(&reply(&doc! { "ok": 1, "n": 1 })), Ok(vec![]));
+        assert_eq!(inserted(&reply(&doc! { "upserted": [{ "_id": "s:0" }] })), Err(CommandError::Undecodable));
     }
 
     #[test]

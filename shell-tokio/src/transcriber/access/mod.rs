@@ -43,7 +43,7 @@ enum Tokens {
 
 /// A secret, so that comparing takes the same time whatever is compared.
 #[derive(Debug)]
-struct SharedSecret {
+pub(crate) struct SharedSecret {
     key: hmac::Key,
     tag: hmac::Tag,
 }
@@ -97,24 +97,26 @@ impl Access {
 }
 
 impl SharedSecret {
-    fn new(secret: &[u8]) -> Self {
+    pub(crate) fn new(secret: &[u8]) -> Self {
         let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
         let tag = hmac::sign(&key, secret);
         Self { key, tag }
     }
 
-    fn is(&self, token: &[u8]) -> bool {
+    pub(crate) fn is(&self, token: &[u8]) -> bool {
         hmac::verify(&self.key, token, self.tag.as_ref()).is_ok()
     }
 }
 
+/// The token of the header `Authorization`. The name of a scheme has no case (RFC 9110, section 11.1).
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
 /// The token of the header `Authorization`, or else of a subprotocol.
 fn token(headers: &HeaderMap) -> Option<&str> {
-    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|value| {
-        let (scheme, token) = value.split_once(' ')?;
-        scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
-    });
-    bearer.or_else(|| subprotocols(headers).find_map(|protocol| protocol.strip_prefix(TOKEN_PROTOCOL)))
+    bearer(headers).or_else(|| subprotocols(headers).find_map(|protocol| protocol.strip_prefix(TOKEN_PROTOCOL)))
 }
 
 /// The subprotocols that a client offers.

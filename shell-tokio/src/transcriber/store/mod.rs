@@ -203,16 +203,27 @@ impl Store {
     async fn save(&self, session: &Session, segments: &[StoredSegment]) -> Result<Vec<SavedSegment>, Failed> {
         let mut saved: Vec<Option<SavedSegment>> = vec![None; segments.len()];
         let mut left: Vec<usize> = (0..segments.len()).collect();
+        let mut highest = None;
         for round in 1.. {
             let updates: Vec<Document> =
                 left.iter().filter_map(|place| segments.get(*place)).map(|one| segment::upsert(session, one)).collect();
-            let errors = self.update(updates).await?;
+            let Updated { inserted, errors } = self.update(updates).await?;
+            for place in inserted.into_iter().filter_map(|place| left.get(place).copied()) {
+                let (Some(slot), Some(segment)) = (saved.get_mut(place), segments.get(place)) else { continue };
+                *slot = Some(SavedSegment::Stored { index: segment.index });
+            }
             let mut clashed = Vec::new();
             for error in errors {
                 let Some(place) = left.get(error.place).copied() else { return Err(CommandError::Undecodable.into()) };
                 let Some(slot) = saved.get_mut(place) else { continue };
                 match judged(&error) {
-                    Judged::IdTaken => *slot = Some(SavedSegment::IndexTaken { highest: self.highest(session).await? }),
+                    Judged::IdTaken => {
+                        let known = match highest {
+                            Some(known) => known,
+                            None => self.highest(session).await?,
+                        };
+                        *slot = Some(SavedSegment::IndexTaken { highest: *highest.insert(known) });
+                    }
                     Judged::Clash if round < CLASHES => clashed.push(place),
                     Judged::Clash => {
                         let reason =
@@ -231,18 +242,23 @@ impl Store {
         self.indexes(session, segments, saved).await
     }
 
-    /// The indexes under which the segments are stored of which nothing else is known: that of the first text of a source is
-    /// kept.
+    /// The indexes under which the segments are stored of which nothing else is known, because their source was there before:
+    /// that of its first text is kept.
     async fn indexes(
         &self,
         session: &Session,
         segments: &[StoredSegment],
         saved: Vec<Option<SavedSegment>>,
     ) -> Result<Vec<SavedSegment>, Failed> {
-        let sources: Vec<&str> = segments.iter().map(|segment| segment.source.as_str()).collect();
-        let filter = doc! { "sessionId": &*session.session_id, "source": { "$in": sources } };
-        let fields = doc! { "_id": 0, "source": 1, "index": 1 };
-        let stored = self.all(self.segments.find(filter).projection(fields)).await?;
+        let unknown = segments.iter().zip(&saved).filter(|(_, known)| known.is_none());
+        let sources: Vec<&str> = unknown.map(|(segment, _)| segment.source.as_str()).collect();
+        let stored = if sources.is_empty() {
+            Vec::new()
+        } else {
+            let filter = doc! { "sessionId": &*session.session_id, "source": { "$in": sources } };
+            let fields = doc! { "_id": 0, "source": 1, "index": 1 };
+            self.all(self.segments.find(filter).projection(fields)).await?
+        };
         let index = |segment: &StoredSegment| {
             let document = stored.iter().find(|document| session::is(document, "source", segment.source.as_str()));
             document.ok_or(Unreadable("source")).and_then(|document| session::unsigned(document, "index"))
@@ -258,7 +274,7 @@ impl Store {
     }
 
     /// Runs upserts of segments, each with its own outcome.
-    async fn update(&self, updates: Vec<Document>) -> Result<Vec<WriteError>, CommandError> {
+    async fn update(&self, updates: Vec<Document>) -> Result<Updated, CommandError> {
         let command = doc! {
             "update": SEGMENTS_COLLECTION, "updates": updates, "ordered": false,
             "writeConcern": { "w": "majority", "j": true },
@@ -269,7 +285,7 @@ impl Store {
         match errors.concern {
             // Nobody knows whether what was written will last.
             Some(code) => Err(CommandError::Code(code)),
-            None => Ok(errors.members),
+            None => Ok(Updated { inserted: reply::inserted(&answer)?, errors: errors.members }),
         }
     }
 
@@ -370,6 +386,14 @@ impl Store {
         let cursor = cursor.into_future();
         self.answer(async { cursor.await?.try_collect().await }).await
     }
+}
+
+/// What a command of upserts did.
+struct Updated {
+    /// The places of those that inserted a document.
+    inserted: Vec<usize>,
+    /// Those that failed.
+    errors: Vec<WriteError>,
 }
 
 /// What an error of one upsert means.

@@ -80,7 +80,7 @@ fn epoch_clocks(epochs: &[EpochOpened]) -> Document {
     } }
 }
 
-/// What a join or a take-over needs to read of the document.
+/// What a join needs to read of the document.
 pub(super) fn join_projection() -> Document {
     doc! { "nextIndex": 1, "startedAt": 1, "epochs": 1, "instances.id": 1, "instances.joinedAt": 1 }
 }
@@ -207,8 +207,7 @@ pub(super) struct End<'a> {
     pub(super) published: Option<&'a PublishedEnd>,
 }
 
-/// See [`Effect::Finish`](transcript_transcriber::Effect::Finish). What it did is read from the document as it was before:
-/// [`finished`].
+/// See [`Effect::Finish`](transcript_transcriber::Effect::Finish). Why it matched nothing is read from the document: [`not_finished`].
 pub(super) fn finish(session: &Session, fence: &Fence, end: &End<'_>) -> Statement {
     let own = literal(fence.instance.as_str());
     let published = end.published.map_or_else(
@@ -241,7 +240,7 @@ pub(super) enum NotFinished {
     Gone,
 }
 
-/// Reads why [`finish`] matched nothing from the document; `None` where there is none.
+/// Reads why [`finish`] matched nothing from the document, where there is one.
 pub(super) fn not_finished(document: Option<&Document>, fence: &Fence, generation: u64) -> NotFinished {
     let Some(document) = document else { return NotFinished::Gone };
     let entries = documents(document, "instances");
