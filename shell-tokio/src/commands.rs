@@ -14,8 +14,9 @@ use tokio::sync::mpsc;
 use transcript_core::event::SessionEnded;
 use transcript_processor::{
     cli::{
-        AuditArgs, CallsArgs, Command, ConvertArgs, DeadLettersCommand, NatsArgs, Needs, Offline, OnNats, PauseArgs,
-        RecordingAction, RecordingArgs, RunArgs, SetupArgs, ShowArgs, StatusArgs,
+        AuditArgs, CallsArgs, Command, ConvertArgs, DeadLettersCommand, MongodbArgs, NatsArgs, Offline, OnNats, Online,
+        Options, PauseArgs, PlayArgs, RecordingAction, RecordingArgs, RunArgs, SetupArgs, ShowArgs, StatusArgs, Stored,
+        TranscriberArgs,
     },
     connect::{ConnectError, Logins, NatsConnection, connect_mongodb, connect_nats},
     error_line::error_line,
@@ -25,7 +26,7 @@ use transcript_processor::{
         status::Status,
         terminal::{self, fetch},
     },
-    operate::audit::{self, Incomplete, Options, Progress, Remedy, SESSIONS_A_PASS},
+    operate::audit::{self, Incomplete, Progress, Remedy, SESSIONS_A_PASS},
     operate::calls::{CallLine, CallState, Calls, Wanted},
     operate::dead_letters::{self, Outcome, Whole},
     operate::pause,
@@ -43,7 +44,7 @@ use transcript_processor::{
     transcripts::convert,
     transcripts::play,
     transcripts::show,
-    transcripts::source::{self, Transcript},
+    transcripts::source,
 };
 
 use super::Finding;
@@ -54,6 +55,7 @@ const GOODBYE: Duration = Duration::from_millis(500);
 const WIDEST_SUMMARY: usize = 100;
 
 type Done = Result<Finding, Box<dyn Error>>;
+type Signals = mpsc::UnboundedReceiver<Signal>;
 
 /// Does what needs no server.
 pub(super) fn offline(command: &Offline) -> Done {
@@ -87,103 +89,97 @@ fn convert(args: &ConvertArgs) -> Done {
     Ok(Finding::Good)
 }
 
-/// Does what needs servers, or stops where a signal says so before they are reached.
-pub(super) async fn online(
-    command: &Command,
-    transcripts: &[Transcript],
-    signals: &mut mpsc::UnboundedReceiver<Signal>,
+/// Does what needs servers.
+pub(super) async fn online(command: &Command, signals: &mut Signals) -> Done {
+    match command {
+        Command::Run(on) => on_servers(on, signals, async |servers: Servers<'_>| servers.run(&on.args).await).await,
+        Command::Transcriber(online) => transcribe(online, signals).await,
+        Command::Setup(on) => {
+            on_servers(on, signals, async |servers: Servers<'_>| servers.set_up(&on.args).await).await
+        }
+        Command::Play(online) => play(online, signals).await,
+        Command::Show(stored) => show_summary(stored, signals).await,
+        Command::Recording(on_nats) => recording(on_nats).await,
+        Command::DeadLetters(args) => dead_letters(&args.command, signals).await,
+        Command::Audit(on) => {
+            on_servers(on, signals, async |servers: Servers<'_>| audit(&servers, &on.args).await).await
+        }
+        Command::Calls(on) => {
+            on_servers(on, signals, async |servers: Servers<'_>| calls(&servers, &on.args).await).await
+        }
+        Command::Status(online) => status(online, signals).await,
+        Command::Pause(on) => {
+            on_servers(on, signals, async |servers: Servers<'_>| pause(&servers, &on.args).await).await
+        }
+        Command::Resume(on) => on_servers(on, signals, async |servers: Servers<'_>| resume(&servers).await).await,
+        Command::Offline(command) => offline(command),
+    }
+}
+
+/// Connects to both servers and performs a command on them. Where neither can be reached, each is told of.
+async fn on_servers<A: Options>(
+    online: &Online<A>,
+    signals: &mut Signals,
+    perform: impl AsyncFnOnce(Servers<'_>) -> Done,
 ) -> Done {
-    if let Command::Recording(args) = command {
-        return recording(args).await;
-    }
-    let Some(needs) = command.needs() else {
-        return if let Command::Status(status) = command {
-            status_of_process(&status.args, signals).await
-        } else {
-            play_via(command, transcripts).await
-        };
-    };
-    let refusals = Refusals::default();
-    // Only services live long enough to wait for a login.
-    let logins_within = match command {
-        Command::Run(run) => run.args.login_timeout,
-        Command::Transcriber(transcriber) => transcriber.args.login_timeout,
-        Command::Setup(_)
-        | Command::Play(_)
-        | Command::Show(_)
-        | Command::DeadLetters(_)
-        | Command::Audit(_)
-        | Command::Calls(_)
-        | Command::Status(_)
-        | Command::Pause(_)
-        | Command::Resume(_)
-        | Command::Recording(_)
-        | Command::Offline(_) => needs.connect.timeout,
-    };
-    let logins = Logins::new(logins_within);
-    let connected = tokio::select! {
-        connected = connect(needs, &refusals, &logins) => connected,
-        Some(Signal::Drain | Signal::Stop) = signals.recv() => {
-            tracing::info!("stopped before it had begun");
-            return Ok(Finding::Good);
-        }
-    };
-    let (nats, mongodb) = connected?;
-    let database = mongodb.database(&needs.mongodb.database);
-    let done = match (needs.nats, nats) {
-        (Some(args), Some(nats)) => {
-            let servers = Servers::new(args, nats, &database, &refusals);
-            servers.perform(command, transcripts, Ends { logins: &logins, signals }).await
-        }
-        (None, _) | (_, None) => match command {
-            Command::Show(show) => show_summary(&database, &show.args).await,
-            Command::Transcriber(settings) => {
-                let ends = Ends { logins: &logins, signals };
-                transcriber::run::run(settings, &database, &refusals, ends)
-                    .await
-                    .map(|()| Finding::Good)
-                    .map_err(Into::into)
+    let (refusals, logins) = (Refusals::default(), Logins::new(online.login_timeout()));
+    let within = online.connect.timeout;
+    let connecting = async {
+        let nats = connect_nats(&online.nats, within, &refusals, &logins);
+        match tokio::join!(nats, connect_mongodb(&online.mongodb, within, &logins)) {
+            (Ok(nats), Ok(mongodb)) => Ok((nats, mongodb)),
+            (Err(error), Ok(_)) | (Ok(_), Err(error)) => Err(error),
+            (Err(nats), Err(mongodb)) => {
+                logging::error(&error_line(&nats));
+                Err(mongodb)
             }
-            Command::Run(_)
-            | Command::Setup(_)
-            | Command::Play(_)
-            | Command::DeadLetters(_)
-            | Command::Audit(_)
-            | Command::Calls(_)
-            | Command::Status(_)
-            | Command::Pause(_)
-            | Command::Resume(_)
-            | Command::Recording(_)
-            | Command::Offline(_) => Ok(Finding::Good),
-        },
+        }
     };
-    // A server that does not answer keeps the driver's tasks, and must not keep the process.
-    if tokio::time::timeout(GOODBYE, mongodb.shutdown().immediate(true)).await.is_err() {
-        tracing::debug!("MongoDB was left without a goodbye");
-    }
+    let Some((nats, client)) = unless_stopped(signals, connecting).await? else {
+        return Ok(Finding::Good);
+    };
+    let (js, api) = jetstream_of(&online.nats, nats.client.clone());
+    let database = client.database(&online.mongodb.database);
+    let ends = Ends { logins: &logins, signals };
+    let servers = Servers { args: &online.nats, nats, js, api, database: &database, refusals: &refusals, ends };
+    let done = perform(servers).await;
+    end(client).await;
     done
 }
 
-/// Connects to the servers that are needed. Where several cannot be reached, each is told of.
-async fn connect(
-    needs: Needs<'_>,
-    refusals: &Refusals,
-    logins: &Logins,
-) -> Result<(Option<NatsConnection>, mongodb::Client), ConnectError> {
-    let within = needs.connect.timeout;
-    let nats = async {
-        match needs.nats {
-            Some(args) => connect_nats(args, within, refusals, logins).await.map(Some),
-            None => Ok(None),
-        }
+/// Connects to MongoDB and performs a command on it.
+async fn on_mongodb(
+    args: &MongodbArgs,
+    within: Duration,
+    Ends { logins, signals }: Ends<'_>,
+    perform: impl AsyncFnOnce(&Database, Ends<'_>) -> Done,
+) -> Done {
+    let Some(client) = unless_stopped(signals, connect_mongodb(args, within, logins)).await? else {
+        return Ok(Finding::Good);
     };
-    match tokio::join!(nats, connect_mongodb(needs.mongodb, within, logins)) {
-        (Ok(nats), Ok(mongodb)) => Ok((nats, mongodb)),
-        (Err(error), Ok(_)) | (Ok(_), Err(error)) => Err(error),
-        (Err(nats), Err(mongodb)) => {
-            logging::error(&error_line(&nats));
-            Err(mongodb)
+    let done = perform(&client.database(&args.database), Ends { logins, signals }).await;
+    end(client).await;
+    done
+}
+
+/// What was connected to, or nothing where a signal came first.
+async fn unless_stopped<T>(
+    signals: &mut Signals,
+    connecting: impl Future<Output = Result<T, ConnectError>>,
+) -> Result<Option<T>, ConnectError> {
+    tokio::select! {
+        connected = connecting => connected.map(Some),
+        Some(Signal::Drain | Signal::Stop) = signals.recv() => {
+            tracing::info!("stopped before it had begun");
+            Ok(None)
         }
+    }
+}
+
+/// Ends the connections to MongoDB. A server that does not answer keeps the driver's tasks, and must not keep the process.
+async fn end(client: mongodb::Client) {
+    if tokio::time::timeout(GOODBYE, client.shutdown().immediate(true)).await.is_err() {
+        tracing::debug!("MongoDB was left without a goodbye");
     }
 }
 
@@ -195,41 +191,17 @@ struct Servers<'a> {
     api: Api,
     database: &'a Database,
     refusals: &'a Refusals,
+    ends: Ends<'a>,
 }
 
 impl<'a> Servers<'a> {
-    fn new(args: &'a NatsArgs, nats: NatsConnection, database: &'a Database, refusals: &'a Refusals) -> Self {
-        let (js, api) = jetstream_of(args, nats.client.clone());
-        Self { args, nats, js, api, database, refusals }
-    }
-
-    async fn perform(self, command: &Command, transcripts: &[Transcript], ends: Ends<'_>) -> Done {
-        match command {
-            Command::Run(run) => self.run(&run.args, ends).await,
-            Command::Setup(setup) => self.set_up(&setup.args).await,
-            Command::Play(play) => {
-                let print = |played: &play::PlayedSession| print_played(played, play.args.json);
-                play::play(&self.js, self.database, &play.args, transcripts, print).await?;
-                Ok(Finding::Good)
-            }
-            Command::DeadLetters(args) => dead_letters(&self.js, self.database, &args.command).await,
-            Command::Audit(audited) => audit(&self.js, self.database, &audited.args).await,
-            Command::Calls(listed) => calls(&self.js, self.database, &listed.args, ends).await,
-            Command::Status(status) => status_of_servers(&self.js, self.database, &status.args, ends).await,
-            Command::Pause(paused) => pause(&self.js, &paused.args).await,
-            Command::Resume(_) => resume(&self.js).await,
-            Command::Show(show) => show_summary(self.database, &show.args).await,
-            Command::Transcriber(_) | Command::Recording(_) | Command::Offline(_) => Ok(Finding::Good),
-        }
-    }
-
     fn permissions(&self) -> Permissions<'a> {
         Permissions { refusals: self.refusals, api_prefix: self.args.js_api_prefix() }
     }
 
-    async fn run(self, args: &RunArgs, ends: Ends<'_>) -> Done {
+    async fn run(self, args: &RunArgs) -> Done {
         let permissions = self.permissions();
-        run::run(self.nats, self.js, self.api, permissions, self.database.clone(), args, ends).await?;
+        run::run(self.nats, self.js, self.api, permissions, self.database.clone(), args, self.ends).await?;
         Ok(Finding::Good)
     }
 
@@ -284,15 +256,32 @@ async fn recording(OnNats { args, nats, connect, .. }: &OnNats<RecordingArgs>) -
     Ok(Finding::Good)
 }
 
-/// Plays transcripts where neither NATS nor MongoDB is connected to.
-async fn play_via(command: &Command, transcripts: &[Transcript]) -> Done {
-    if let Command::Play(play) = command
-        && let Some(address) = &play.args.via
-    {
-        let print = |played: &play::PlayedSession| print_played(played, play.args.json);
-        play::via::play(&play.args, address, transcripts, Clock::start().wall().as_millis(), print).await?;
+/// Takes segments from WebSockets and requests. It connects to NATS itself, because it starts without it.
+async fn transcribe(online: &Online<TranscriberArgs>, signals: &mut Signals) -> Done {
+    let logins = Logins::new(online.login_timeout());
+    let ends = Ends { logins: &logins, signals };
+    on_mongodb(&online.mongodb, online.connect.timeout, ends, async |database: &Database, ends: Ends<'_>| {
+        transcriber::run::run(online, database, &Refusals::default(), ends).await?;
+        Ok(Finding::Good)
+    })
+    .await
+}
+
+/// Plays transcripts. They are read before a server is asked: what is wrong with one of them changes nothing anywhere.
+async fn play(online: &Online<PlayArgs>, signals: &mut Signals) -> Done {
+    let args = &online.args;
+    let transcripts = source::read_all(&args.source, args.cues.into(), &logging::warning)?;
+    play::check(&transcripts, args)?;
+    let print = |played: &play::PlayedSession| print_played(played, args.json);
+    if let Some(address) = &args.via {
+        play::via::play(args, address, &transcripts, Clock::start().wall().as_millis(), print).await?;
+        return Ok(Finding::Good);
     }
-    Ok(Finding::Good)
+    on_servers(online, signals, async |servers: Servers<'_>| {
+        play::play(&servers.js, servers.database, args, &transcripts, print).await?;
+        Ok(Finding::Good)
+    })
+    .await
 }
 
 fn print_played(played: &play::PlayedSession, json: bool) -> io::Result<()> {
@@ -300,45 +289,67 @@ fn print_played(played: &play::PlayedSession, json: bool) -> io::Result<()> {
     writeln!(io::stdout().lock(), "{}", harmless_json(&line))
 }
 
-async fn show_summary(database: &Database, args: &ShowArgs) -> Done {
-    let document = show::load(database, &args.call.session()?).await?;
-    if args.json {
-        writeln!(io::stdout().lock(), "{}", show::to_json(document))?;
-    } else {
-        print(&show::render(&document, textwrap::termwidth().min(WIDEST_SUMMARY))?)?;
-    }
-    Ok(Finding::Good)
+async fn show_summary(Stored { args, mongodb, connect, .. }: &Stored<ShowArgs>, signals: &mut Signals) -> Done {
+    let logins = Logins::new(connect.timeout);
+    let ends = Ends { logins: &logins, signals };
+    on_mongodb(mongodb, connect.timeout, ends, async |database: &Database, _: Ends<'_>| {
+        let document = show::load(database, &args.call.session()?).await?;
+        if args.json {
+            writeln!(io::stdout().lock(), "{}", show::to_json(document))?;
+        } else {
+            print(&show::render(&document, textwrap::termwidth().min(WIDEST_SUMMARY))?)?;
+        }
+        Ok(Finding::Good)
+    })
+    .await
 }
 
-async fn dead_letters(js: &jetstream::Context, database: &Database, command: &DeadLettersCommand) -> Done {
-    let (outcomes, json) = match command {
+async fn dead_letters(command: &DeadLettersCommand, signals: &mut Signals) -> Done {
+    match command {
         DeadLettersCommand::List(list) => {
-            let dead_letters = dead_letters::list(js, database).await?;
-            match (list.args.json, dead_letters.is_empty()) {
-                (true, _) => print_json(&dead_letters)?,
-                (false, true) => print("no dead letters")?,
-                (false, false) => print(&dead_letters::table(&dead_letters, width()))?,
-            }
-            return Ok(Finding::Good);
+            on_servers(list, signals, async |at: Servers<'_>| {
+                let dead_letters = dead_letters::list(&at.js, at.database).await?;
+                match (list.args.json, dead_letters.is_empty()) {
+                    (true, _) => print_json(&dead_letters)?,
+                    (false, true) => print("no dead letters")?,
+                    (false, false) => print(&dead_letters::table(&dead_letters, width()))?,
+                }
+                Ok(Finding::Good)
+            })
+            .await
         }
         DeadLettersCommand::Show(one) => {
-            let (dead_letter, payload) = dead_letters::show(js, database, one.args.sequence).await?;
-            if one.args.json {
-                print_json(&Whole::new(&dead_letter, &payload))?;
-            } else {
-                print(&dead_letters::render(&dead_letter, &payload))?;
-            }
-            return Ok(Finding::Good);
+            on_servers(one, signals, async |at: Servers<'_>| {
+                let (dead_letter, payload) = dead_letters::show(&at.js, at.database, one.args.sequence).await?;
+                if one.args.json {
+                    print_json(&Whole::new(&dead_letter, &payload))?;
+                } else {
+                    print(&dead_letters::render(&dead_letter, &payload))?;
+                }
+                Ok(Finding::Good)
+            })
+            .await
         }
         DeadLettersCommand::Redrive(redrive) => {
-            let corrected = redrive.args.payload.as_deref().map(read_end).transpose()?;
-            let which = redrive.args.which();
-            (dead_letters::redrive(js, database, &which, corrected.as_ref()).await?, redrive.args.json)
+            on_servers(redrive, signals, async |at: Servers<'_>| {
+                let corrected = redrive.args.payload.as_deref().map(read_end).transpose()?;
+                let which = redrive.args.which();
+                let outcomes = dead_letters::redrive(&at.js, at.database, &which, corrected.as_ref()).await?;
+                print_outcomes(&outcomes, redrive.args.json)
+            })
+            .await
         }
         DeadLettersCommand::Discard(discard) => {
-            (dead_letters::discard(js, &discard.args.sequences).await?, discard.args.json)
+            on_servers(discard, signals, async |at: Servers<'_>| {
+                let outcomes = dead_letters::discard(&at.js, &discard.args.sequences).await?;
+                print_outcomes(&outcomes, discard.args.json)
+            })
+            .await
         }
-    };
+    }
+}
+
+fn print_outcomes(outcomes: &[Outcome], json: bool) -> Done {
     match (json, outcomes.is_empty()) {
         (true, _) => print_json(&outcomes)?,
         (false, true) => print("no open dead letters")?,
@@ -360,7 +371,7 @@ fn read_end(path: &Path) -> Result<SessionEnded, Box<dyn Error>> {
     SessionEnded::parse(&bytes).map_err(|error| format!("--payload {name} is no end of a call: {error}").into())
 }
 
-async fn audit(js: &jetstream::Context, database: &Database, args: &AuditArgs) -> Done {
+async fn audit(Servers { js, database, .. }: &Servers<'_>, args: &AuditArgs) -> Done {
     let now = Clock::start().wall();
     let since = args.since.map(|since| since.moment(now));
     if since.is_some_and(|since| since >= now) {
@@ -368,7 +379,7 @@ async fn audit(js: &jetstream::Context, database: &Database, args: &AuditArgs) -
     }
     let remedy = if args.repair { Remedy::Repair } else { Remedy::Tell };
     let incomplete = if args.incomplete { Incomplete::All } else { Incomplete::Some };
-    let options = Options { since, remedy, sessions_a_pass: SESSIONS_A_PASS, incomplete };
+    let options = audit::Options { since, remedy, sessions_a_pass: SESSIONS_A_PASS, incomplete };
     let progress = if args.json { Progress::hidden() } else { Progress::on_stderr() };
     let audited = audit::audit(js, database, options, &progress).await;
     progress.end();
@@ -381,20 +392,20 @@ async fn audit(js: &jetstream::Context, database: &Database, args: &AuditArgs) -
     Ok(Finding::is(audit.one_to_one))
 }
 
-async fn pause(js: &jetstream::Context, args: &PauseArgs) -> Done {
+async fn pause(Servers { js, .. }: &Servers<'_>, args: &PauseArgs) -> Done {
     let until = pause::pause(js, Clock::start().wall(), args.lasts).await?;
     print(&format!("paused until {until}: no call is handed out before; `resume` ends that"))?;
     Ok(Finding::Good)
 }
 
-async fn resume(js: &jetstream::Context) -> Done {
+async fn resume(Servers { js, .. }: &Servers<'_>) -> Done {
     let hands_out = pause::resume(js).await?;
     print(if hands_out { "resumed: calls are handed out" } else { "the consumer is still paused" })?;
     Ok(Finding::Good)
 }
 
-/// Lists calls, and goes on where that is asked for until somebody wants no more of it.
-async fn calls(js: &jetstream::Context, database: &Database, args: &CallsArgs, ends: Ends<'_>) -> Done {
+/// Lists calls, and goes on where that is asked for until a signal ends the process.
+async fn calls(Servers { js, database, .. }: &Servers<'_>, args: &CallsArgs) -> Done {
     let wanted = Wanted {
         since: args.since.moment(Clock::start().wall()),
         states: if args.incomplete { vec![CallState::Incomplete] } else { args.states.clone() },
@@ -406,41 +417,42 @@ async fn calls(js: &jetstream::Context, database: &Database, args: &CallsArgs, e
         writeln!(io::stdout().lock(), "{}", harmless_json(&text))
     };
     let mut calls = Calls::open(js, database, &wanted).await?;
-    let listed = async {
-        calls.list(print).await?;
-        if args.follow { calls.follow(print).await } else { Ok(()) }
-    };
-    tokio::select! {
-        listed = listed => listed?,
-        _ = ends.signals.recv() => {}
+    calls.list(print).await?;
+    if args.follow {
+        calls.follow(print).await?;
     }
     Ok(Finding::Good)
 }
 
-/// How a running process says that it stands.
-async fn status_of_process(args: &StatusArgs, signals: &mut mpsc::UnboundedReceiver<Signal>) -> Done {
-    let Some(address) = &args.from else { return Ok(Finding::Good) };
+/// How a running process says that it stands, or how the servers do.
+async fn status(online: &Online<StatusArgs>, signals: &mut Signals) -> Done {
+    let args = &online.args;
+    match &args.from {
+        Some(address) => status_of_process(address, args).await,
+        None => on_servers(online, signals, async |servers: Servers<'_>| status_of_servers(&servers, args).await).await,
+    }
+}
+
+/// With --watch it goes on until a signal ends the process.
+async fn status_of_process(address: &str, args: &StatusArgs) -> Done {
     let token = args.token_file.as_ref().map(run::read_token).transpose()?;
     loop {
-        let status = fetch(address, token.as_ref()).await;
-        match (status, args.watch) {
-            (Ok(status), _) => {
+        match (fetch(address, token.as_ref()).await, args.watch) {
+            (Ok(status), watch) => {
                 let finding = print_status(&status, args)?;
-                if !args.watch {
+                if !watch {
                     return Ok(finding);
                 }
             }
             (Err(error), true) => logging::error(&error_line(&error)),
             (Err(error), false) => return Err(error.into()),
         }
-        if is_interrupted(args, signals).await {
-            return Ok(Finding::Good);
-        }
+        tokio::time::sleep(args.every).await;
     }
 }
 
-/// How the servers stand, as they say themselves.
-async fn status_of_servers(js: &jetstream::Context, database: &Database, args: &StatusArgs, ends: Ends<'_>) -> Done {
+/// With --watch it goes on until a signal ends the process.
+async fn status_of_servers(Servers { js, database, .. }: &Servers<'_>, args: &StatusArgs) -> Done {
     let clock = Clock::start();
     let looker = Looker::new(js, database, clock);
     loop {
@@ -449,17 +461,7 @@ async fn status_of_servers(js: &jetstream::Context, database: &Database, args: &
         if !args.watch {
             return Ok(finding);
         }
-        if is_interrupted(args, ends.signals).await {
-            return Ok(Finding::Good);
-        }
-    }
-}
-
-/// Waits until the next time, or until somebody wants no more of it.
-async fn is_interrupted(args: &StatusArgs, signals: &mut mpsc::UnboundedReceiver<Signal>) -> bool {
-    tokio::select! {
-        () = tokio::time::sleep(args.every) => false,
-        _ = signals.recv() => true,
+        tokio::time::sleep(args.every).await;
     }
 }
 

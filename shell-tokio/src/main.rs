@@ -11,7 +11,6 @@ use transcript_processor::{
     service::signals::{self, First},
     terminal::{harmless_lines, obeyed},
     traces,
-    transcripts::{play, source},
 };
 
 /// Reading segments and writing updates is many small allocations on all threads at once.
@@ -57,7 +56,7 @@ fn main() -> ExitCode {
 }
 
 fn start(cli: &Cli) -> Result<Finding, Box<dyn Error>> {
-    let first = if let Command::Run(_) | Command::Transcriber(_) = cli.command { First::Drains } else { First::Ends };
+    let first = if cli.command.is_service() { First::Drains } else { First::Ends };
     let mut signals = signals::listen(first)?;
     logging::init(&cli.command.log())?;
     logging::log_panics();
@@ -72,16 +71,8 @@ fn start(cli: &Cli) -> Result<Finding, Box<dyn Error>> {
             "the environment variable {variable} is not known and has no effect: correct its name, or remove it"
         );
     }
-    // Files are read before a server is asked: what is wrong with one of them changes nothing anywhere.
-    let transcripts = if let Command::Play(play) = &cli.command {
-        let transcripts = source::read_all(&play.args.source, play.args.cues.into(), &logging::warning)?;
-        play::check(&transcripts, &play.args)?;
-        transcripts
-    } else {
-        vec![]
-    };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let done = runtime.block_on(commands::online(&cli.command, &transcripts, &mut signals));
+    let done = runtime.block_on(commands::online(&cli.command, &mut signals));
     // The process ends here. Tasks of the MongoDB driver that still wait for a server would panic if the runtime ended first.
     std::mem::forget(runtime);
     done

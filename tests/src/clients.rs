@@ -1,4 +1,5 @@
-//! The clients in other languages of `fixtures/clients`: where their interpreters and libraries come from, and their runs.
+//! Clients in other languages, those of `fixtures/clients` and the examples of documents: where their interpreters and libraries
+//! come from, and their runs.
 
 use std::{
     fs::{self, File},
@@ -29,16 +30,25 @@ pub struct Client {
 }
 
 impl Client {
-    /// The client with its pinned libraries, which are fetched once into the target directory.
+    /// The client of `fixtures/clients` in this language.
+    ///
+    /// # Errors
+    ///
+    /// See [`Self::of_program`].
+    pub fn of(language: Language) -> io::Result<Self> {
+        Self::of_program(language, &fs::read_to_string(fixture(language.program()))?)
+    }
+
+    /// A client with the pinned libraries of its language, which are fetched once into the target directory.
     ///
     /// # Errors
     ///
     /// Why it cannot run here: there is no interpreter, or the libraries can neither be found nor fetched.
-    pub fn of(language: Language) -> io::Result<Self> {
+    pub fn of_program(language: Language, program: &str) -> io::Result<Self> {
         succeeded(Command::new(language.interpreter()).arg("--version"))?;
         let libraries = libraries(language)?;
         let directory = tempfile::tempdir()?;
-        fs::copy(fixture(language.program()), directory.path().join(language.file()))?;
+        fs::write(directory.path().join(language.file()), program)?;
         if language == Language::Node {
             std::os::unix::fs::symlink(libraries.join("node_modules"), directory.path().join("node_modules"))?;
         }
@@ -51,14 +61,28 @@ impl Client {
     ///
     /// It cannot be started, or ends otherwise than with code 0: the error has what it wrote to its standard error.
     pub async fn run(&self, nats_url: &str, arguments: &[&Path], command: &str) -> io::Result<String> {
+        let mut process = self.process();
+        process.arg(command).args(arguments).env("NATS_URL", nats_url);
+        written(&format!("{:?} {command}", self.language), &process.output().await?)
+    }
+
+    /// The same without arguments, in an environment that says where the servers are.
+    ///
+    /// # Errors
+    ///
+    /// See [`Self::run`].
+    pub async fn run_in(&self, environment: [(&'static str, String); 3]) -> io::Result<String> {
+        let output = self.process().envs(environment).output().await?;
+        written(&format!("{:?}", self.language), &output)
+    }
+
+    fn process(&self) -> tokio::process::Command {
         let mut process = tokio::process::Command::new(self.language.interpreter());
-        process.arg(self.directory.path().join(self.language.file())).arg(command).args(arguments);
-        process.env("NATS_URL", nats_url).stdin(Stdio::null()).kill_on_drop(true);
+        process.arg(self.directory.path().join(self.language.file())).stdin(Stdio::null()).kill_on_drop(true);
         if self.language == Language::Python {
             process.env("PYTHONPATH", &self.libraries).env("PYTHONDONTWRITEBYTECODE", "1");
         }
-        let output = process.output().await?;
-        written(&format!("{:?} {command}", self.language), &output)
+        process
     }
 }
 

@@ -1,4 +1,5 @@
-//! The commands that the README and the operator's manual show, run as they stand, and the links between documents.
+//! The commands and the programs that the README and the operator's manual show, run as they stand, and the links between
+//! documents.
 
 use std::{collections::BTreeSet, env, fs, os::unix::fs::symlink, path::PathBuf, time::Duration};
 
@@ -6,6 +7,7 @@ use tempfile::TempDir;
 use tokio::process::Command;
 use transcript_tests::{
     cargo::{self, Version},
+    clients::{Client, Language},
     process_guard::Exit,
     processor::ProcessorCommand,
     wait::wait_until,
@@ -55,6 +57,38 @@ async fn each_command_of_the_documents_works() -> TestResult {
     Ok(())
 }
 
+#[tokio::test]
+async fn the_programs_of_the_readme_publish_a_call_and_read_that_it_is_processed() -> TestResult {
+    let in_python = blocks(README, "```python")?;
+    let in_node = blocks(README, "```js")?;
+    let ([publish, read], [publish_in_node]) = (in_python.as_slice(), in_node.as_slice()) else {
+        return Err(format!("the README shows other programs: {in_python:?} {in_node:?}").into());
+    };
+    let world = TestWorld::start().await?;
+    world.processor("setup").run(SOON).await?;
+    let processor = world.processor("run").arguments(["--quiet-period", "100ms"]).start().await?;
+    for (language, program, session) in
+        [(Language::Python, publish, "python"), (Language::Node, publish_in_node, "node")]
+    {
+        let Some(client) = client(language, program) else { continue };
+        client.run_in(world.environment()).await?;
+        let key = format!("room-7:{session}");
+        let summary = world.wait_for_summary(&key).await?;
+        assert_eq!((summary.get_i64("segments")?, summary.get_bool("complete")?), (2, true), "{summary}");
+    }
+    if let Some(client) = client(Language::Python, read) {
+        assert_eq!(client.run_in(world.environment()).await?, "room-7 python 2\n");
+    }
+    assert_eq!(processor.terminate().await?, Exit::Code(0));
+    Ok(())
+}
+
+/// The program, where it can run here.
+fn client(language: Language, program: &str) -> Option<Client> {
+    let client = Client::of_program(language, program);
+    client.inspect_err(|error| eprintln!("skipped: a program in {language:?} cannot run here: {error}")).ok()
+}
+
 #[test]
 fn links_lead_somewhere() -> TestResult {
     let documents = [README, MANUAL, "core/README.md", "shell-tokio/CHANGELOG.md", "shell-tokio/formats/README.md"];
@@ -74,11 +108,14 @@ fn links_lead_somewhere() -> TestResult {
 }
 
 #[test]
-fn no_line_of_prose_or_code_is_longer_than_120_columns() -> TestResult {
+fn no_line_is_longer_than_120_columns() -> TestResult {
     for document in [README, MANUAL] {
+        let mut is_made = false;
         for (number, line) in (1..).zip(fs::read_to_string(cargo::workspace().join(document))?.lines()) {
-            assert!(line.starts_with('|') || line.chars().count() <= 120, "{document}:{number}: {line}");
+            is_made = (is_made || line == MADE.0) && line != MADE.1;
+            assert!(is_made || line.chars().count() <= 120, "{document}:{number}: {line}");
         }
+        assert!(!is_made, "{document}: what a program writes has an end");
     }
     Ok(())
 }
@@ -132,18 +169,29 @@ impl Place {
 
 /// The lines of a document's blocks of shell commands, without their comments.
 fn commands(document: &str) -> Result<Vec<String>, std::io::Error> {
+    let blocks = blocks(document, "```sh")?;
+    let commands = blocks.iter().flat_map(|block| block.lines()).map(|line| match line.split_once(" # ") {
+        Some((command, _)) => command.trim().to_owned(),
+        None => line.trim().to_owned(),
+    });
+    Ok(commands.filter(|command| !command.is_empty()).collect())
+}
+
+/// The blocks of a document that begin with this line.
+fn blocks(document: &str, fence: &str) -> Result<Vec<String>, std::io::Error> {
     let text = fs::read_to_string(cargo::workspace().join(document))?;
+    let mut blocks: Vec<String> = vec![];
     let mut inside = false;
-    let mut commands = vec![];
     for line in text.lines() {
         if line.starts_with("```") {
-            inside = line == "```sh";
-        } else if inside {
-            let command = line.split(" # ").next().unwrap_or_default().trim();
-            commands.extend((!command.is_empty()).then(|| command.to_owned()));
+            inside = line == fence;
+            blocks.extend(inside.then(String::new));
+        } else if let (true, Some(block)) = (inside, blocks.last_mut()) {
+            block.push_str(line);
+            block.push('\n');
         }
     }
-    Ok(commands)
+    Ok(blocks)
 }
 
 /// The targets of links to other files and places, with their lines.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use transcript_core::WallTime;
 
-use super::parse;
+use super::{Options, parse};
 
 /// The settings of `audit`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -27,6 +27,8 @@ pub struct AuditArgs {
     #[arg(long)]
     pub json: bool,
 }
+
+impl Options for AuditArgs {}
 
 /// From when on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

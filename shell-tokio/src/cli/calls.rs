@@ -2,7 +2,7 @@
 
 use clap::{Args, builder::NonEmptyStringValueParser};
 
-use super::{Since, parse};
+use super::{Options, Since, parse};
 use crate::operate::calls::CallState;
 
 /// The settings of `calls`.
@@ -30,3 +30,5 @@ pub struct CallsArgs {
     #[arg(long)]
     pub json: bool,
 }
+
+impl Options for CallsArgs {}

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{LogArgs, Needs, Online};
+use super::{Given, Online, Options, servers::AnyCommand};
 
 /// The settings of `dead-letters`.
 #[derive(Debug, Clone, Args)]
@@ -102,34 +102,29 @@ pub enum Which {
     AllOpen,
 }
 
-impl DeadLettersArgs {
-    pub(super) fn check(&self) -> Result<(), String> {
-        let DeadLettersCommand::Redrive(redrive) = &self.command else { return Ok(()) };
-        let RedriveArgs { sequences, all, payload, .. } = &redrive.args;
-        match (payload, sequences.as_slice()) {
-            (None, []) if !all => Err("say which dead letters: their places SEQ …, or --all that are open".to_owned()),
-            (Some(_), [] | [_, _, ..]) => Err("--payload is for one dead letter: give one SEQ".to_owned()),
-            (None, _) | (Some(_), [_]) => Ok(()),
+impl DeadLettersCommand {
+    pub(super) fn any(&self) -> &dyn AnyCommand {
+        match self {
+            Self::List(online) => &**online,
+            Self::Show(online) => &**online,
+            Self::Redrive(online) => &**online,
+            Self::Discard(online) => &**online,
         }
     }
 }
 
-impl DeadLettersCommand {
-    pub(super) fn needs(&self) -> Needs<'_> {
-        match self {
-            Self::List(online) => online.needs(),
-            Self::Show(online) => online.needs(),
-            Self::Redrive(online) => online.needs(),
-            Self::Discard(online) => online.needs(),
-        }
-    }
+impl Options for ListArgs {}
+impl Options for ShowDeadLetterArgs {}
+impl Options for DiscardArgs {}
 
-    pub(super) fn log(&self) -> &LogArgs {
-        match self {
-            Self::List(online) => &online.log,
-            Self::Show(online) => &online.log,
-            Self::Redrive(online) => &online.log,
-            Self::Discard(online) => &online.log,
+impl Options for RedriveArgs {
+    fn check(&self, _given: &mut Given<'_>) -> Result<(), String> {
+        match (&self.payload, self.sequences.as_slice()) {
+            (None, []) if !self.all => {
+                Err("say which dead letters: their places SEQ …, or --all that are open".to_owned())
+            }
+            (Some(_), [] | [_, _, ..]) => Err("--payload is for one dead letter: give one SEQ".to_owned()),
+            (None, _) | (Some(_), [_]) => Ok(()),
         }
     }
 }

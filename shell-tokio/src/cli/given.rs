@@ -4,7 +4,7 @@ use clap::{ArgMatches, parser::ValueSource};
 
 /// The settings of a command line and its environment; what of them has no effect is collected.
 #[derive(Debug)]
-pub(super) struct Given<'a> {
+pub struct Given<'a> {
     matches: &'a ArgMatches,
     warnings: Vec<String>,
 }

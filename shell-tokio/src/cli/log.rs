@@ -17,7 +17,7 @@ pub struct LogArgs {
     #[arg(id = "log-format", long, env = "TRANSCRIPT_LOG_FORMAT", value_name = "FORMAT", default_value = "plain")]
     pub format: LogFormat,
     /// What is logged: a level (error, warn, info, debug, trace), or target=level pairs separated by commas. Not given: info
-    /// for run, warn for other commands
+    /// for run and transcriber, warn for other commands
     #[arg(id = "log", long, env = "TRANSCRIPT_LOG", value_name = "FILTER", value_parser = parse::log_filter)]
     filter: Option<String>,
 }

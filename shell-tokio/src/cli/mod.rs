@@ -28,7 +28,7 @@ use std::ffi::OsString;
 
 use clap::{ArgMatches, FromArgMatches, Parser, Subcommand};
 
-use self::given::Given;
+use self::servers::AnyCommand;
 pub use self::{
     audit::{AuditArgs, Since},
     calls::CallsArgs,
@@ -37,13 +37,14 @@ pub use self::{
         DeadLettersArgs, DeadLettersCommand, DiscardArgs, ListArgs, RedriveArgs, ShowDeadLetterArgs, Which,
     },
     definition::{Refusal, definition, unknown_variables},
+    given::Given,
     log::{LogArgs, LogFormat},
     monitor::{HttpArgs, PauseArgs, ResumeArgs, StatusArgs},
     play::PlayArgs,
     recording::{RecordingAction, RecordingArgs, WatchArgs},
     reference::{CompletionsArgs, ManArgs},
     run::{AnnounceSettings, RecordArgs, RunArgs, RunSettings},
-    servers::{ConnectArgs, MongodbArgs, NatsArgs, Needs, OnNats, Online, Stored},
+    servers::{ConnectArgs, MongodbArgs, NatsArgs, OnNats, Online, Options, Stored},
     setup::SetupArgs,
     show::{CallArgs, ShowArgs},
     source::{CuesArg, LabelsArg, SourceArgs},
@@ -73,7 +74,7 @@ Exit codes:
   0    done
   1    failed, or a check found something wrong
   2    wrong usage or settings; for replay, trace and timeline also a trace that cannot be read
-  128+ a command other than `run` was ended by the signal of this number, less 128
+  128+ a command other than `run` and `transcriber` was ended by the signal of this number, less 128
 
 Examples:
   transcript-processor setup
@@ -254,7 +255,7 @@ impl Cli {
 
     fn checked(mut self, matches: &ArgMatches, definition: &mut clap::Command) -> Result<Self, clap::Error> {
         let mut given = Given::new(definition::leaf(matches));
-        match self.command.check(&mut given) {
+        match self.command.any().check(&mut given) {
             Ok(()) => {
                 if let Command::Transcriber(online) = &mut self.command {
                     online.nats.is_named = given.is_given("nats-url");
@@ -268,74 +269,50 @@ impl Cli {
 }
 
 impl Command {
-    /// The servers that it needs; `None` where it does not need MongoDB.
+    /// Whether it is a service: it goes on until it is told to stop.
     #[must_use]
-    pub fn needs(&self) -> Option<Needs<'_>> {
-        match self {
-            Self::Run(online) => Some(online.needs()),
-            // It connects to NATS itself, because it starts without it.
-            Self::Transcriber(online) => Some(Needs { nats: None, ..online.needs() }),
-            Self::Setup(online) => Some(online.needs()),
-            Self::Play(online) => online.args.via.is_none().then(|| online.needs()),
-            Self::Show(stored) => Some(stored.needs()),
-            Self::DeadLetters(args) => Some(args.command.needs()),
-            Self::Audit(online) => Some(online.needs()),
-            Self::Calls(online) => Some(online.needs()),
-            // It asks a process, which knows its servers.
-            Self::Status(online) => online.args.from.is_none().then(|| online.needs()),
-            Self::Pause(online) => Some(online.needs()),
-            Self::Resume(online) => Some(online.needs()),
-            Self::Recording(_) | Self::Offline(_) => None,
-        }
+    pub fn is_service(&self) -> bool {
+        self.any().is_service()
     }
 
     /// What it logs, and how.
     #[must_use]
     pub fn log(&self) -> LogArgs {
-        match self {
-            Self::Run(online) => online.log.clone().of_a_service(),
-            Self::Transcriber(online) => online.log.clone().of_a_service(),
-            Self::Setup(online) => online.log.clone(),
-            Self::Play(online) => online.log.clone(),
-            Self::Show(stored) => stored.log.clone(),
-            Self::DeadLetters(args) => args.command.log().clone(),
-            Self::Audit(online) => online.log.clone(),
-            Self::Calls(online) => online.log.clone(),
-            Self::Status(online) => online.log.clone(),
-            Self::Pause(online) => online.log.clone(),
-            Self::Resume(online) => online.log.clone(),
-            Self::Recording(on_nats) => on_nats.log.clone(),
-            Self::Offline(_) => LogArgs::default(),
-        }
+        let log = self.any().log();
+        if self.is_service() { log.of_a_service() } else { log }
     }
 
-    fn check(&self, given: &mut Given<'_>) -> Result<(), String> {
-        if let Some(needs) = self.needs() {
-            needs.check(given)?;
-        }
+    fn any(&self) -> &dyn AnyCommand {
         match self {
-            Self::Run(online) => online.args.check(given),
-            Self::Setup(_) | Self::Audit(_) | Self::Calls(_) | Self::Status(_) | Self::Pause(_) | Self::Resume(_) => {
-                Ok(())
-            }
-            Self::Transcriber(online) => online.nats.check().and_then(|()| online.args.check()),
-            Self::Play(online) => online.args.source.check(),
-            Self::Show(stored) => stored.args.call.session().map(drop),
-            Self::DeadLetters(args) => args.check(),
-            Self::Recording(on_nats) => on_nats.nats.check().and_then(|()| on_nats.args.check()),
-            Self::Offline(offline) => offline.check(),
+            Self::Run(online) => &**online,
+            Self::Transcriber(online) => &**online,
+            Self::Setup(online) => &**online,
+            Self::Play(online) => &**online,
+            Self::Show(stored) => &**stored,
+            Self::Recording(on_nats) => &**on_nats,
+            Self::DeadLetters(args) => args.command.any(),
+            Self::Audit(online) => &**online,
+            Self::Calls(online) => &**online,
+            Self::Status(online) => &**online,
+            Self::Pause(online) => &**online,
+            Self::Resume(online) => &**online,
+            Self::Offline(offline) => offline,
         }
     }
 }
 
-impl Offline {
-    fn check(&self) -> Result<(), String> {
+impl AnyCommand for Offline {
+    fn check(&self, _given: &mut Given<'_>) -> Result<(), String> {
         match self {
             Self::Convert(args) => args.source.check(),
             Self::Replay(_) | Self::Completions(_) | Self::Man(_) => Ok(()),
             Self::Trace(args) => args.check(),
             Self::Timeline(args) => args.call.wanted().and_then(|_| args.drawing()).map(drop),
         }
+    }
+
+    fn log(&self) -> LogArgs {
+        LogArgs::default()
     }
 }
 

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use clap::{Args, builder::BoolishValueParser};
 
-use super::parse;
+use super::{Options, parse};
 use crate::secret::SecretFile;
 
 /// How a running processor is looked at over HTTP.
@@ -50,6 +50,13 @@ pub struct StatusArgs {
     pub json: bool,
 }
 
+impl Options for StatusArgs {
+    /// A process that is asked knows its servers.
+    fn connects(&self) -> bool {
+        self.from.is_none()
+    }
+}
+
 /// The settings of `pause`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct PauseArgs {
@@ -58,6 +65,10 @@ pub struct PauseArgs {
     pub lasts: Duration,
 }
 
+impl Options for PauseArgs {}
+
 /// The settings of `resume`: none of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct ResumeArgs {}
+
+impl Options for ResumeArgs {}

@@ -41,21 +41,18 @@ pub(super) fn subject_token(text: &str) -> Result<String, String> {
     }
 }
 
-/// A number of bytes, 1MiB to 1TiB.
-pub(super) fn size(text: &str) -> Result<ByteSize, String> {
-    match text.parse::<ByteSize>() {
-        Ok(size) if (ByteSize::mib(1)..=ByteSize::tib(1)).contains(&size) => Ok(size),
-        Ok(_) => Err("must be from 1MiB to 1TiB".to_owned()),
-        Err(e) => Err(format!("must be a size such as 64MiB, from 1MiB to 1TiB: {e}")),
-    }
-}
-
-/// The size of a frame, 1KiB to 512KiB.
-pub(super) fn frame_size(text: &str) -> Result<ByteSize, String> {
-    match text.parse::<ByteSize>() {
-        Ok(size) if (ByteSize::kib(1)..=ByteSize::kib(512)).contains(&size) => Ok(size),
-        Ok(_) => Err("must be from 1KiB to 512KiB".to_owned()),
-        Err(e) => Err(format!("must be a size such as 64KiB, from 1KiB to 512KiB: {e}")),
+/// A number of bytes from `min` to `max`, such as `example`; all three are written as a user would write them.
+pub(super) fn size(
+    example: &'static str,
+    min: &'static str,
+    max: &'static str,
+) -> impl Fn(&str) -> Result<ByteSize, String> + Clone + Send + Sync + 'static {
+    let bound = |text: &str| text.parse::<ByteSize>().expect("a bound is a size");
+    let range = bound(min)..=bound(max);
+    move |text| match text.parse::<ByteSize>() {
+        Ok(value) if range.contains(&value) => Ok(value),
+        Ok(_) => Err(format!("must be from {min} to {max}")),
+        Err(e) => Err(format!("must be a size such as {example}, from {min} to {max}: {e}")),
     }
 }
 

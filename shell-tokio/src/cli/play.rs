@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::{CuesArg, SourceArgs, parse};
+use super::{CuesArg, Given, Options, SourceArgs, parse};
 use crate::secret::SecretFile;
 
 /// The settings of `play`.
@@ -44,4 +44,14 @@ pub struct PlayArgs {
     /// Print one JSON object a call
     #[arg(long)]
     pub json: bool,
+}
+
+impl Options for PlayArgs {
+    fn check(&self, _given: &mut Given<'_>) -> Result<(), String> {
+        self.source.check()
+    }
+
+    fn connects(&self) -> bool {
+        self.via.is_none()
+    }
 }

@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::{Map, Value};
 use transcript_publishing::MAX_EVENT_BYTES;
 
-use super::parse;
+use super::{Given, Options, parse};
 
 /// What is given in the place of an event to watch events.
 const WATCH: &str = "watch";
@@ -63,8 +63,10 @@ impl RecordingArgs {
     pub fn data(&self) -> Map<String, Value> {
         self.fields.iter().cloned().collect()
     }
+}
 
-    pub(super) fn check(&self) -> Result<(), String> {
+impl Options for RecordingArgs {
+    fn check(&self, _given: &mut Given<'_>) -> Result<(), String> {
         match self.action() {
             RecordingAction::Watch(_) if !self.fields.is_empty() => {
                 return Err("watch takes no KEY=VALUE: it prints events, and publishes none".to_owned());
@@ -143,7 +145,7 @@ mod tests {
             "broken={\"a\":",
             "ts=5",
         ])
-        .unwrap();
+        .expect("each is KEY=VALUE");
         assert_eq!(args.action(), RecordingAction::Publish("stored"));
         assert_eq!(
             Value::Object(args.data()),
@@ -179,7 +181,7 @@ mod tests {
 
     #[test]
     fn watch_stands_in_the_place_of_an_event() {
-        let action = |line: &[&str]| match read(line).unwrap().action() {
+        let action = |line: &[&str]| match read(line).expect("settings are good").action() {
             RecordingAction::Watch(args) => Some((args.failures, args.json)),
             RecordingAction::Publish(_) => None,
         };

@@ -8,7 +8,7 @@ use clap::{
     builder::{BoolishValueParser, NonEmptyStringValueParser},
 };
 
-use super::{HttpArgs, StreamSettings, given::Given, parse, servers::SERVERS};
+use super::{Given, HttpArgs, Options, StreamSettings, parse, servers::SERVERS};
 
 const JOBS: &str = "Jobs";
 const ANNOUNCE: &str = "Announcements";
@@ -47,8 +47,12 @@ pub struct RunArgs {
     pub login_timeout: Duration,
 }
 
-impl RunArgs {
-    pub(super) fn check(&self, given: &mut Given<'_>) -> Result<(), String> {
+impl Options for RunArgs {
+    fn login_timeout(&self) -> Option<Duration> {
+        Some(self.login_timeout)
+    }
+
+    fn check(&self, given: &mut Given<'_>) -> Result<(), String> {
         let in_flight = self.jobs.max_in_flight;
         if let Some(pending) = self.stream.max_ack_pending.filter(|pending| *pending < in_flight) {
             return Err(format!(
@@ -121,7 +125,7 @@ pub struct RunSettings {
     /// time goes on
     #[arg(
         long, env = "TRANSCRIPT_MAX_BYTES_IN_FLIGHT", value_name = "SIZE", default_value = "32MiB",
-        value_parser = parse::size
+        value_parser = parse::size("64MiB", "1MiB", "1TiB")
     )]
     pub max_bytes_in_flight: ByteSize,
     /// How long a failing step is tried again, while its server serves other calls, before the call is given back, 0s to
@@ -202,7 +206,7 @@ pub struct RecordArgs {
     /// Begin another file when a trace's is larger, 1MiB to 1TiB
     #[arg(
         id = "record-max-size", long, env = "TRANSCRIPT_RECORD_MAX_SIZE", value_name = "SIZE", default_value = "64MiB",
-        value_parser = parse::size
+        value_parser = parse::size("64MiB", "1MiB", "1TiB")
     )]
     pub max_size: ByteSize,
     /// Begin another file when a trace's is older, 1s to 365d
@@ -215,7 +219,7 @@ pub struct RecordArgs {
     /// whichever processor wrote them, unless one still does
     #[arg(
         id = "record-keep", long, env = "TRANSCRIPT_RECORD_KEEP", value_name = "SIZE", default_value = "1GiB",
-        value_parser = parse::size
+        value_parser = parse::size("64MiB", "1MiB", "1TiB")
     )]
     pub keep: ByteSize,
 }

@@ -12,9 +12,46 @@ use crate::secret::{MongodbUri, NatsUrls, Secret, SecretFile};
 
 /// The heading of these options in `--help`.
 pub(super) const SERVERS: &str = "Servers";
+
+/// The options of one command, besides those of its servers and of its log.
+pub trait Options: Args {
+    /// Checks settings against each other.
+    ///
+    /// # Errors
+    ///
+    /// They cannot be used together, or one of them has no effect.
+    fn check(&self, _given: &mut Given<'_>) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Whether it connects to its servers, so that what is said about them must be right.
+    fn connects(&self) -> bool {
+        true
+    }
+
+    /// How long a service lets a server refuse its login while it runs; `None` for a command that ends by itself.
+    fn login_timeout(&self) -> Option<Duration> {
+        None
+    }
+}
+
+/// What every command is asked, whatever its options are.
+pub(super) trait AnyCommand {
+    /// Checks all settings against each other.
+    fn check(&self, given: &mut Given<'_>) -> Result<(), String>;
+
+    /// What is logged, as far as somebody says.
+    fn log(&self) -> LogArgs;
+
+    /// Whether it goes on until it is told to stop.
+    fn is_service(&self) -> bool {
+        false
+    }
+}
+
 /// A command on NATS and MongoDB.
 #[derive(Debug, Clone, Args)]
-pub struct Online<A: Args> {
+pub struct Online<A: Options> {
     /// Its own settings.
     #[command(flatten)]
     pub args: A,
@@ -34,7 +71,7 @@ pub struct Online<A: Args> {
 
 /// A command on NATS alone.
 #[derive(Debug, Clone, Args)]
-pub struct OnNats<A: Args> {
+pub struct OnNats<A: Options> {
     /// Its own settings.
     #[command(flatten)]
     pub args: A,
@@ -51,7 +88,7 @@ pub struct OnNats<A: Args> {
 
 /// A command on MongoDB alone.
 #[derive(Debug, Clone, Args)]
-pub struct Stored<A: Args> {
+pub struct Stored<A: Options> {
     /// Its own settings.
     #[command(flatten)]
     pub args: A,
@@ -66,37 +103,51 @@ pub struct Stored<A: Args> {
     pub log: LogArgs,
 }
 
-/// The servers that a command needs.
-#[derive(Debug, Clone, Copy)]
-pub struct Needs<'a> {
-    /// NATS.
-    pub nats: Option<&'a NatsArgs>,
-    /// MongoDB.
-    pub mongodb: &'a MongodbArgs,
-    /// How they are reached.
-    pub connect: &'a ConnectArgs,
-}
-
-impl<A: Args> Online<A> {
-    /// The servers.
+impl<A: Options> Online<A> {
+    /// How long a server may refuse the login. Only a service lives long enough to wait for one that holds.
     #[must_use]
-    pub fn needs(&self) -> Needs<'_> {
-        Needs { nats: Some(&self.nats), mongodb: &self.mongodb, connect: &self.connect }
+    pub fn login_timeout(&self) -> Duration {
+        self.args.login_timeout().unwrap_or(self.connect.timeout)
     }
 }
 
-impl<A: Args> Stored<A> {
-    /// The server.
-    #[must_use]
-    pub fn needs(&self) -> Needs<'_> {
-        Needs { nats: None, mongodb: &self.mongodb, connect: &self.connect }
+impl<A: Options> AnyCommand for Online<A> {
+    fn check(&self, given: &mut Given<'_>) -> Result<(), String> {
+        if self.args.connects() {
+            self.nats.check()?;
+            self.mongodb.check(given)?;
+        }
+        self.args.check(given)
+    }
+
+    fn log(&self) -> LogArgs {
+        self.log.clone()
+    }
+
+    fn is_service(&self) -> bool {
+        self.args.login_timeout().is_some()
     }
 }
 
-impl Needs<'_> {
-    pub(super) fn check(&self, given: &Given<'_>) -> Result<(), String> {
-        self.nats.map_or(Ok(()), NatsArgs::check)?;
-        self.mongodb.check(given)
+impl<A: Options> AnyCommand for OnNats<A> {
+    fn check(&self, given: &mut Given<'_>) -> Result<(), String> {
+        self.nats.check()?;
+        self.args.check(given)
+    }
+
+    fn log(&self) -> LogArgs {
+        self.log.clone()
+    }
+}
+
+impl<A: Options> AnyCommand for Stored<A> {
+    fn check(&self, given: &mut Given<'_>) -> Result<(), String> {
+        self.mongodb.check(given)?;
+        self.args.check(given)
+    }
+
+    fn log(&self) -> LogArgs {
+        self.log.clone()
     }
 }
 
@@ -182,7 +233,7 @@ impl NatsArgs {
         }
     }
 
-    pub(super) fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), String> {
         let bad_url = |e| format!("--nats-url {}: {e}", self.url);
         self.url.servers().map_err(bad_url)?;
         let ways = [

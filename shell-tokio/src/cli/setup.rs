@@ -2,7 +2,7 @@
 
 use clap::{Args, builder::BoolishValueParser};
 
-use super::StreamSettings;
+use super::{Options, StreamSettings};
 
 /// The settings of `setup`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -20,3 +20,5 @@ pub struct SetupArgs {
     #[arg(long)]
     pub json: bool,
 }
+
+impl Options for SetupArgs {}

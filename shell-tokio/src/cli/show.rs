@@ -3,6 +3,8 @@
 use clap::Args;
 use transcript_core::ids::Session;
 
+use super::{Given, Options};
+
 /// The settings of `show`.
 #[derive(Debug, Clone, Args)]
 pub struct ShowArgs {
@@ -12,6 +14,12 @@ pub struct ShowArgs {
     /// Print the document as it is stored (relaxed extended JSON)
     #[arg(long)]
     pub json: bool,
+}
+
+impl Options for ShowArgs {
+    fn check(&self, _given: &mut Given<'_>) -> Result<(), String> {
+        self.call.session().map(drop)
+    }
 }
 
 /// A call.

@@ -16,22 +16,22 @@ fn refusal(line: &str) -> String {
     error.to_string()
 }
 
+fn command(line: &str) -> Command {
+    read(line).expect("settings are good").command
+}
+
+fn run(line: &str) -> Online<RunArgs> {
+    let Command::Run(run) = command(line) else { panic!("{line} is not run") };
+    *run
+}
+
 fn run_args(line: &str) -> RunArgs {
-    match read(line).expect("settings are good").command {
-        Command::Run(run) => run.args,
-        other @ (Command::Transcriber(_)
-        | Command::Setup(_)
-        | Command::Play(_)
-        | Command::Show(_)
-        | Command::DeadLetters(_)
-        | Command::Audit(_)
-        | Command::Calls(_)
-        | Command::Status(_)
-        | Command::Pause(_)
-        | Command::Resume(_)
-        | Command::Recording(_)
-        | Command::Offline(_)) => panic!("{other:?}"),
-    }
+    run(line).args
+}
+
+fn transcriber(line: &str) -> Online<TranscriberArgs> {
+    let Command::Transcriber(transcriber) = command(line) else { panic!("{line} is not transcriber") };
+    *transcriber
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn defaults_are_those_of_the_contract() {
     assert_eq!(args.jobs.settle_rounds, 5);
     assert_eq!(args.jobs.max_in_flight, 16_384);
     assert!(values.max_ack_pending >= 4 * u64::from(args.jobs.max_in_flight), "there is room for four instances");
-    let Command::Run(run) = read("run").unwrap().command else { panic!("not run") };
+    let run = run("run");
     assert_eq!(run.nats.url.to_string(), "nats://127.0.0.1:4222");
     assert_eq!(run.mongodb.uri.to_string(), "mongodb://127.0.0.1:27017");
     assert_eq!(run.mongodb.database, "transcripts");
@@ -205,9 +205,7 @@ fn wrong_usage_is_told_with_the_usage_of_its_command() {
 fn options_come_behind_their_command() {
     let message = refusal("--nats-url nats://a setup");
     assert!(message.contains("behind it: transcript-processor run --nats-url …"), "{message}");
-    let Command::Setup(setup) = read("setup --nats-url nats://a --mongodb-database d").unwrap().command else {
-        panic!("not setup")
-    };
+    let Command::Setup(setup) = command("setup --nats-url nats://a --mongodb-database d") else { panic!("not setup") };
     assert_eq!((setup.nats.url.to_string().as_str(), setup.mongodb.database.as_str()), ("nats://a", "d"));
     for line in ["replay t --nats-url nats://a", "convert f --mongodb-uri mongodb://a", "show c s --nats-url nats://a"]
     {
@@ -226,7 +224,7 @@ fn what_has_no_effect_is_refused() {
         assert!(refusal(line).contains(told), "{line}");
     }
     for line in ["run --record d --record-content", "run --revise --revise-every 1s", "run"] {
-        assert_eq!(read(line).unwrap().warnings, [] as [String; 0], "{line}");
+        assert_eq!(read(line).expect("settings are good").warnings, [] as [String; 0], "{line}");
     }
 }
 
@@ -327,9 +325,9 @@ fn settings_that_contradict_each_other_are_refused() {
 #[test]
 fn no_secret_is_shown() {
     let line = "run --nats-url nats://ann:hunter2@a --mongodb-uri mongodb://ann:hunter2@b";
-    let shown = format!("{:?}", read(line).unwrap());
+    let shown = format!("{:?}", read(line).expect("settings are good"));
     assert!(!shown.contains("hunter2"), "{shown}");
-    let shown = format!("{:?}", read("run --nats-user ann --nats-password hunter2").unwrap());
+    let shown = format!("{:?}", read("run --nats-user ann --nats-password hunter2").expect("settings are good"));
     assert!(!shown.contains("hunter2") && shown.contains("[hidden]"), "{shown}");
     for line in ["run --nats-url http://ann:hunter2@a", "run --nats-url nats://ann:hunter2@a:b:c"] {
         let message = refusal(line);
@@ -339,7 +337,7 @@ fn no_secret_is_shown() {
 
 #[test]
 fn play_and_show_read_their_arguments() {
-    let Command::Play(play) = read("play a b --speed 1.5 --late 2 --lose 1 --repeat-end").unwrap().command else {
+    let Command::Play(play) = command("play a b --speed 1.5 --late 2 --lose 1 --repeat-end") else {
         panic!("not play")
     };
     let play = play.args;
@@ -353,52 +351,29 @@ fn play_and_show_read_their_arguments() {
     assert!(refusal("convert - -").contains("can be read once only"));
     let refused = refusal("convert a --format vtt");
     assert!(refused.contains("webvtt, srt, whisper"), "{refused}");
-    let Command::Offline(Offline::Convert(convert)) =
-        read("convert a - --format srt --keep-going --labels one-cue").unwrap().command
+    let Command::Offline(Offline::Convert(convert)) = command("convert a - --format srt --keep-going --labels one-cue")
     else {
         panic!("not convert")
     };
     assert_eq!((convert.cues, convert.source.format), (CuesArg::Keep, Some(transcript_formats::Format::Srt)));
     assert!(refusal(&format!("show c {}", "s".repeat(257))).contains("sessionId is longer than 256 bytes"));
-    let shown = |line: &str| match read(line).unwrap().command {
-        Command::Show(show) => show.args.call.session().unwrap(),
-        other @ (Command::Run(_)
-        | Command::Transcriber(_)
-        | Command::Setup(_)
-        | Command::Play(_)
-        | Command::DeadLetters(_)
-        | Command::Audit(_)
-        | Command::Calls(_)
-        | Command::Status(_)
-        | Command::Pause(_)
-        | Command::Resume(_)
-        | Command::Recording(_)
-        | Command::Offline(_)) => panic!("{other:?}"),
+    let shown = |line: &str| {
+        let Command::Show(show) = command(line) else { panic!("{line} is not show") };
+        show.args.call.session().expect("the check found it good")
     };
-    let session = transcript_core::ids::Session::new("c:d", "s").unwrap();
+    let session = transcript_core::ids::Session::new("c:d", "s").expect("good ids");
     assert_eq!([shown("show c:d s --json"), shown("show c%3Ad:s")], [session.clone(), session]);
     assert!(refusal("show c:d:s").contains("\"c:d:s\" is no key of a call"));
 }
 
 #[test]
 fn dead_letters_are_named_by_their_places_or_all() {
-    let redrive = |line: &str| match read(line).expect("settings are good").command {
-        Command::DeadLetters(DeadLettersArgs { command: DeadLettersCommand::Redrive(redrive) }) => {
-            (redrive.args.which(), redrive.args.json)
-        }
-        other @ (Command::Run(_)
-        | Command::Transcriber(_)
-        | Command::Setup(_)
-        | Command::Play(_)
-        | Command::Show(_)
-        | Command::DeadLetters(_)
-        | Command::Audit(_)
-        | Command::Calls(_)
-        | Command::Status(_)
-        | Command::Pause(_)
-        | Command::Resume(_)
-        | Command::Recording(_)
-        | Command::Offline(_)) => panic!("{other:?}"),
+    let redrive = |line: &str| {
+        let Command::DeadLetters(DeadLettersArgs { command: DeadLettersCommand::Redrive(redrive) }) = command(line)
+        else {
+            panic!("{line} is not redrive")
+        };
+        (redrive.args.which(), redrive.args.json)
     };
     assert_eq!(redrive("dead-letters redrive 7 9 --json"), (Which::These(vec![7, 9]), true));
     assert_eq!(redrive("dead-letters redrive --all"), (Which::AllOpen, false));
@@ -423,9 +398,7 @@ fn dead_letters_are_named_by_their_places_or_all() {
 
 #[test]
 fn audit_reads_its_arguments() {
-    let Command::Audit(audit) = read("audit --since 7d --repair --json").expect("settings are good").command else {
-        panic!("not audit")
-    };
+    let Command::Audit(audit) = command("audit --since 7d --repair --json") else { panic!("not audit") };
     let audit = audit.args;
     let now = WallTime::from_millis(7 * 86_400_000 + 5);
     assert_eq!(audit.since.map(|since| since.moment(now)), Some(WallTime::from_millis(5)));
@@ -436,17 +409,15 @@ fn audit_reads_its_arguments() {
 
 #[test]
 fn commands_on_traces_read_their_arguments() {
-    let Command::Offline(Offline::Trace(trace)) = read("trace a - --session s --conversation c -o f").unwrap().command
-    else {
-        panic!("not trace")
+    let trace = |line: &str| {
+        let Command::Offline(Offline::Trace(trace)) = command(line) else { panic!("{line} is not trace") };
+        trace
     };
-    assert_eq!(trace.traces.paths, [PathBuf::from("a"), PathBuf::from("-")]);
-    let wanted = trace.call.wanted().unwrap().expect("a call is wanted");
+    let cut = trace("trace a - --session s --conversation c -o f");
+    assert_eq!(cut.traces.paths, [PathBuf::from("a"), PathBuf::from("-")]);
+    let wanted = cut.call.wanted().expect("ids are good").expect("a call is wanted");
     assert_eq!((wanted.session_id.as_str(), wanted.conversation_id.as_deref()), ("s", Some("c")));
-    let Command::Offline(Offline::Trace(trace)) = read("trace a --call c:s").unwrap().command else {
-        panic!("not trace")
-    };
-    assert_eq!(trace.call.wanted().unwrap(), Some(wanted));
+    assert_eq!(trace("trace a --call c:s").call.wanted(), Ok(Some(wanted)));
     for (line, drawing) in [
         ("--mermaid", Drawing::Mermaid),
         ("-o a.html", Drawing::Html),
@@ -458,7 +429,7 @@ fn commands_on_traces_read_their_arguments() {
         ("--format html --call c:s", Drawing::Html),
         ("", Drawing::Text),
     ] {
-        let Command::Offline(Offline::Timeline(timeline)) = read(&format!("timeline t {line}")).unwrap().command else {
+        let Command::Offline(Offline::Timeline(timeline)) = command(&format!("timeline t {line}")) else {
             panic!("not timeline")
         };
         assert_eq!(timeline.drawing(), Ok(drawing));
@@ -484,23 +455,8 @@ fn commands_on_traces_read_their_arguments() {
 
 #[test]
 fn a_transcriber_without_tokens_listens_on_loopback_only() {
-    let args = |line: &str| match read(line).expect("settings are good").command {
-        Command::Transcriber(online) => online.args,
-        other @ (Command::Run(_)
-        | Command::Setup(_)
-        | Command::Play(_)
-        | Command::Show(_)
-        | Command::DeadLetters(_)
-        | Command::Audit(_)
-        | Command::Calls(_)
-        | Command::Status(_)
-        | Command::Pause(_)
-        | Command::Resume(_)
-        | Command::Recording(_)
-        | Command::Offline(_)) => panic!("{other:?}"),
-    };
-    let defaults = args("transcriber");
-    assert_eq!(defaults.listen.to_string(), "127.0.0.1:8090");
+    let args = |line: &str| transcriber(line).args;
+    assert_eq!(args("transcriber").listen.to_string(), "127.0.0.1:8090");
     assert_eq!(args("transcriber --listen [::1]:1").listen.port(), 1);
     assert!(args("transcriber --listen 0.0.0.0:1 --token-file t").access.token_file.is_some());
     let refused = refusal("transcriber --listen 0.0.0.0:1");
@@ -519,21 +475,7 @@ fn a_transcriber_without_tokens_listens_on_loopback_only() {
 
 #[test]
 fn a_nats_server_is_named_by_an_option() {
-    let is_named = |line: &str| match read(line).expect("settings are good").command {
-        Command::Transcriber(online) => online.nats.is_named,
-        other @ (Command::Run(_)
-        | Command::Setup(_)
-        | Command::Play(_)
-        | Command::Show(_)
-        | Command::DeadLetters(_)
-        | Command::Audit(_)
-        | Command::Calls(_)
-        | Command::Status(_)
-        | Command::Pause(_)
-        | Command::Resume(_)
-        | Command::Recording(_)
-        | Command::Offline(_)) => panic!("{other:?}"),
-    };
+    let is_named = |line: &str| transcriber(line).nats.is_named;
     assert!(is_named("transcriber --nats-url nats://a"));
     assert_eq!(is_named("transcriber"), std::env::var_os("NATS_URL").is_some());
 }

@@ -7,7 +7,7 @@ use std::{net::SocketAddr, time::Duration};
 use bytesize::ByteSize;
 use clap::{Args, builder::NonEmptyStringValueParser};
 
-use super::{parse, servers::SERVERS};
+use super::{Given, Options, parse, servers::SERVERS};
 use crate::{secret::SecretFile, transcriber::access::Origin};
 
 const ACCESS: &str = "Access";
@@ -41,9 +41,12 @@ pub struct TranscriberArgs {
     pub ends: TranscriberEnds,
 }
 
-impl TranscriberArgs {
-    /// Checks settings against each other.
-    pub(super) fn check(&self) -> Result<(), String> {
+impl Options for TranscriberArgs {
+    fn login_timeout(&self) -> Option<Duration> {
+        Some(self.login_timeout)
+    }
+
+    fn check(&self, _given: &mut Given<'_>) -> Result<(), String> {
         let has_tokens = self.access.token_file.is_some() || self.access.token_key_file.is_some();
         if !has_tokens && !self.listen.ip().is_loopback() {
             return Err(format!(
@@ -91,7 +94,8 @@ pub struct TranscriberAccess {
 pub struct TranscriberLimits {
     /// Largest frame of a WebSocket, 1KiB to 512KiB; the body of a POST may have 16 times as much
     #[arg(
-        long, env = "TRANSCRIPT_MAX_FRAME", value_name = "SIZE", default_value = "64KiB", value_parser = parse::frame_size
+        long, env = "TRANSCRIPT_MAX_FRAME", value_name = "SIZE", default_value = "64KiB",
+        value_parser = parse::size("64KiB", "1KiB", "512KiB")
     )]
     pub max_frame: ByteSize,
     /// Frames a second that are read of one WebSocket, 1 to 100000; faster clients are held back
