@@ -1,5 +1,7 @@
 //! Streams and stores built by hand: what processors leave behind, without a processor.
 
+use std::time::Duration;
+
 use async_nats::{HeaderMap, header::NATS_MESSAGE_ID, jetstream::consumer::PullConsumer};
 use futures::{StreamExt, TryStreamExt};
 use mongodb::bson::{DateTime, Document, doc};
@@ -11,12 +13,13 @@ use transcript_core::{
     WallTime,
     contract::{
         ATTEMPTS_HEADER, Announcement, CONSUMER, DEAD_LETTER_SUBJECT, DeadLetter, Notification, PROCESSOR_HEADER,
-        REASON_HEADER, STREAM_SEQUENCE_HEADER, SUMMARIES_COLLECTION, TIME_HEADER, TRANSCRIPTION_STREAM,
+        REASON_HEADER, SEGMENT_SUBJECT, STREAM_SEQUENCE_HEADER, SUMMARIES_COLLECTION, TIME_HEADER,
+        TRANSCRIPTION_STREAM,
     },
     ids::Session,
 };
 
-use crate::world::TestWorld;
+use crate::{wait::wait_until, world::TestWorld};
 
 /// What goes wrong here is for the test to tell.
 pub type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
@@ -67,6 +70,33 @@ pub async fn publish_block(world: &TestWorld, subject: &str, block: &[u8], paylo
         line.clear();
     }
     Err(format!("the message was not stored: {line}").into())
+}
+
+/// Publishes one id again and again until the stream takes it a second time: by then it has forgotten every id before it.
+///
+/// # Errors
+///
+/// The server does not answer, or still knows the id after that time.
+///
+/// # Panics
+///
+/// The stream knew the id already.
+pub async fn publish_until_forgotten(world: &TestWorld, within: Duration) -> Outcome<()> {
+    let publish = async || {
+        let mut headers = HeaderMap::new();
+        headers.insert(NATS_MESSAGE_ID, "the last one");
+        let sent = world.jetstream.publish_with_headers(SEGMENT_SUBJECT, headers, "{}".into()).await?;
+        Ok::<_, Box<dyn std::error::Error>>(sent.await?.duplicate)
+    };
+    assert!(!publish().await?, "the id is new");
+    wait_until("the duplicate window is over", within, || async {
+        match publish().await.map_err(|error| error.to_string())? {
+            false => Ok(()),
+            true => Err("the id is still known".to_owned()),
+        }
+    })
+    .await?;
+    Ok(())
 }
 
 /// Publishes a dead letter as a processor does.

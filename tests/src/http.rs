@@ -1,4 +1,4 @@
-//! Requests to a processor's HTTP address, byte for byte.
+//! HTTP requests, byte for byte.
 
 use std::{io, net::SocketAddr, time::Duration};
 
@@ -7,11 +7,6 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     time::timeout,
-};
-
-use crate::{
-    processor::Processor,
-    wait::{NotReached, wait_until},
 };
 
 /// How long an answer is waited for.
@@ -40,21 +35,6 @@ pub enum HttpError {
     /// What came is none.
     #[error("what came is no answer: {0:?}")]
     NoAnswer(String),
-}
-
-/// Where a processor listens for HTTP, once its log says so.
-///
-/// # Errors
-///
-/// It does not, `within` that time.
-pub async fn address(processor: &Processor, within: Duration) -> Result<SocketAddr, NotReached> {
-    wait_until("the processor listens for HTTP", within, || async {
-        let logs = processor.logs();
-        let line = logs.lines().find(|line| line.contains("listening for HTTP")).ok_or_else(|| logs.clone())?;
-        let address = line.split("address=").nth(1).and_then(|rest| rest.split_whitespace().next());
-        address.and_then(|address| address.parse().ok()).ok_or_else(|| line.to_owned())
-    })
-    .await
 }
 
 /// `GET` of this path, with more header lines that each end in `\r\n`.

@@ -37,6 +37,20 @@ pub fn end_of_size(number: usize, bytes: usize) -> Vec<u8> {
         .into()
 }
 
+/// Waits until every end is handed over and acknowledged.
+///
+/// # Errors
+///
+/// One is left after that time: the error has the processor's log.
+pub async fn acknowledged(world: &TestWorld, processor: &Processor, within: Duration) -> Result<(), NotReached> {
+    wait_until("every end is acknowledged", within, || async {
+        let consumer = world.consumer().await.map_err(|error| error.to_string())?;
+        let left = (consumer.num_pending, consumer.num_ack_pending);
+        if left == (0, 0) { Ok(()) } else { Err(format!("{left:?} are left: {}", processor.logs())) }
+    })
+    .await
+}
+
 /// Waits until the calls below this number are announced.
 ///
 /// # Errors

@@ -1,6 +1,6 @@
 //! The real binary, as a process that can be killed, frozen and read.
 
-use std::{ffi::OsString, io, path::PathBuf, time::Duration};
+use std::{ffi::OsString, io, net::SocketAddr, path::PathBuf, time::Duration};
 
 use thiserror::Error;
 
@@ -82,7 +82,7 @@ impl ProcessorCommand {
     /// See [`Self::start`]; it is not ready `within` that time.
     pub async fn start_ready(&self, within: Duration) -> Result<Processor, ProcessorError> {
         let processor = self.start().await?;
-        processor.logged("ready", within).await?;
+        processor.logged(" ready name=", within).await?;
         Ok(processor)
     }
 
@@ -174,6 +174,34 @@ impl Processor {
         wait_until(format!("the log says {text:?}"), within, || async {
             let log = self.logs();
             if log.contains(text) { Ok(()) } else { Err(log) }
+        })
+        .await
+    }
+
+    /// Waits until its standard output has this.
+    ///
+    /// # Errors
+    ///
+    /// It does not have it `within` that time: the error has what it has written.
+    pub async fn printed(&self, text: &str, within: Duration) -> Result<(), NotReached> {
+        wait_until(format!("the output has {text:?}"), within, || async {
+            let output = self.output();
+            if output.contains(text) { Ok(()) } else { Err(format!("{output}\n{}", self.logs())) }
+        })
+        .await
+    }
+
+    /// Where it listens, once a line of its log that has this text names the address.
+    ///
+    /// # Errors
+    ///
+    /// There is no such line `within` that time: the error has its log.
+    pub async fn address(&self, text: &str, within: Duration) -> Result<SocketAddr, NotReached> {
+        wait_until(format!("the log has an address and {text:?}"), within, || async {
+            let log = self.logs();
+            let line = log.lines().find(|line| line.contains(text));
+            let address = line.and_then(|line| line.split("address=").nth(1)?.split_whitespace().next());
+            address.and_then(|address| address.parse().ok()).ok_or(log)
         })
         .await
     }

@@ -1,41 +1,11 @@
-//! Messages past everything that a client checks: written over a bare socket, and read in a form that no message can break.
+//! Messages of the stream, read in a form that no message can break.
 
-use std::{io, net::SocketAddr};
+use std::io;
 
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-};
 use transcript_client::jetstream::raw::{self, RawMessage, ReadError, Which};
 use transcript_core::contract::{DEAD_LETTER_SUBJECT, TRANSCRIPTION_STREAM};
 
 use crate::world::TestWorld;
-
-/// Publishes a message with this header block, as it is.
-///
-/// # Errors
-///
-/// The server closes the connection.
-pub async fn publish(server: SocketAddr, subject: &str, header_block: &[u8], payload: &[u8]) -> io::Result<()> {
-    let mut stream = TcpStream::connect(server).await?;
-    let total = header_block.len() + payload.len();
-    let mut bytes = b"CONNECT {\"verbose\":false,\"headers\":true}\r\n".to_vec();
-    bytes.extend(format!("HPUB {subject} {} {total}\r\n", header_block.len()).into_bytes());
-    bytes.extend_from_slice(header_block);
-    bytes.extend_from_slice(payload);
-    bytes.extend_from_slice(b"\r\nPING\r\n");
-    stream.write_all(&bytes).await?;
-    let mut answer = vec![];
-    while !answer.windows(4).any(|it| it == b"PONG") {
-        let mut read = [0; 4096];
-        let count = stream.read(&mut read).await?;
-        if count == 0 {
-            return Err(io::Error::other(String::from_utf8_lossy(&answer).into_owned()));
-        }
-        answer.extend_from_slice(read.get(..count).unwrap_or_default());
-    }
-    Ok(())
-}
 
 /// Reads a message of the stream.
 ///

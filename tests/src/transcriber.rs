@@ -5,19 +5,17 @@ use std::{net::SocketAddr, time::Duration};
 use futures::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use thiserror::Error;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-    time::timeout,
-};
+use tokio::{net::TcpStream, time::timeout};
 use tokio_tungstenite::{
     MaybeTlsStream, WebSocketStream,
     tungstenite::{self, Message, client::IntoClientRequest, http::HeaderValue},
 };
 
 use crate::{
+    http::{self, HttpError},
     processor::{Processor, ProcessorCommand, ProcessorError},
-    wait::{NotReached, wait_until},
+    wait::NotReached,
+    world::TestWorld,
 };
 
 /// Long beside everything awaited here, also on a busy machine.
@@ -40,14 +38,7 @@ impl RunningTranscriber {
     /// It does not start, or ends at once.
     pub async fn start(command: ProcessorCommand) -> Result<Self, TranscriberError> {
         let process = command.arguments(["--listen", "127.0.0.1:0"]).start().await?;
-        let listens = wait_until("the transcriber listens", LONG, || async {
-            let log = process.logs();
-            let ready = log.lines().find(|line| line.contains(" ready "));
-            let address =
-                ready.and_then(|line| line.split("address=").nth(1)).map(|rest| rest.trim().trim_matches('"'));
-            address.and_then(|address| address.parse().ok()).ok_or(log)
-        });
-        let address = listens.await?;
+        let address = process.address(" ready name=", LONG).await?;
         Ok(Self { process, address })
     }
 
@@ -71,28 +62,17 @@ impl RunningTranscriber {
             self.address,
             body.len()
         );
-        let answer = exchange(self.address, request.as_bytes()).await?;
-        let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok());
-        let body = answer.split_once("\r\n\r\n").map(|(_, body)| body).unwrap_or_default();
-        let body = serde_json::from_str(body).unwrap_or(Value::Null);
-        Ok((status.ok_or(TranscriberError::Answer(answer))?, body))
+        let answer = http::send(self.address, &request).await?;
+        Ok((answer.status, serde_json::from_str(&answer.body).unwrap_or(Value::Null)))
     }
 }
 
-/// Sends bytes, and reads until the server closes.
-///
-/// # Errors
-///
-/// The connection breaks, or does not end in a minute.
-pub async fn exchange(address: SocketAddr, request: &[u8]) -> Result<String, TranscriberError> {
-    let exchanged = timeout(LONG, async {
-        let mut stream = TcpStream::connect(address).await?;
-        stream.write_all(request).await?;
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).await?;
-        Ok::<_, std::io::Error>(String::from_utf8_lossy(&answer).into_owned())
-    });
-    exchanged.await.map_err(|_| TranscriberError::Silent)?.map_err(TranscriberError::Io)
+/// A `transcriber` that is told where the world's MongoDB is, and of no NATS.
+#[must_use]
+pub fn without_nats(world: &TestWorld) -> ProcessorCommand {
+    ProcessorCommand::new("transcriber")
+        .environment("MONGODB_URI", world.mongodb_uri())
+        .environment("MONGODB_DATABASE", world.database().name())
 }
 
 /// A WebSocket of a session.
@@ -268,6 +248,9 @@ pub enum TranscriberError {
     /// The protocol, or a refused upgrade.
     #[error(transparent)]
     Socket(#[from] tungstenite::Error),
+    /// A request.
+    #[error(transparent)]
+    Http(#[from] HttpError),
     /// The connection.
     #[error("the connection: {0}")]
     Io(#[source] std::io::Error),

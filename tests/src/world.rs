@@ -2,12 +2,15 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use async_nats::{HeaderMap, jetstream};
+use async_nats::{
+    HeaderMap,
+    jetstream::{self, message::StreamMessage},
+};
 use mongodb::{
     Collection, Database,
     bson::{self, Bson, Document, doc},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use thiserror::Error;
 use transcript_core::{
     contract::{
@@ -293,25 +296,42 @@ impl TestWorld {
     ///
     /// The server does not answer, or a payload is no notification.
     pub async fn notifications(&self) -> Result<Vec<StoredNotification>, WorldError> {
+        let stored = self.stored(PROCESSED_SUBJECT).await?.into_iter().map(|message| {
+            Ok(StoredNotification {
+                sequence: message.sequence,
+                id: message_id(&message.headers),
+                notification: serde_json::from_slice(&message.payload)?,
+            })
+        });
+        stored.collect()
+    }
+
+    /// The payloads of one subject of the stream `TRANSCRIPTION`, in its order.
+    ///
+    /// # Errors
+    ///
+    /// The server does not answer, or a payload is no JSON.
+    pub async fn payloads(&self, subject: &str) -> Result<Vec<Value>, WorldError> {
+        let stored = self.stored(subject).await?;
+        stored.iter().map(|message| Ok(serde_json::from_slice(&message.payload)?)).collect()
+    }
+
+    async fn stored(&self, subject: &str) -> Result<Vec<StreamMessage>, WorldError> {
         let stream = self.jetstream.get_stream(TRANSCRIPTION_STREAM).await.map_err(WorldError::nats)?;
         let last = stream.cached_info().state.last_sequence;
-        let mut notifications = Vec::new();
+        let mut stored = Vec::new();
         let mut from = 1;
         while from <= last {
-            match stream.get_first_raw_message_by_subject(PROCESSED_SUBJECT, from).await {
+            match stream.get_first_raw_message_by_subject(subject, from).await {
                 Ok(message) => {
                     from = message.sequence + 1;
-                    notifications.push(StoredNotification {
-                        sequence: message.sequence,
-                        id: message_id(&message.headers),
-                        notification: serde_json::from_slice(&message.payload)?,
-                    });
+                    stored.push(message);
                 }
                 Err(error) if is_no_message_found(&error) => break,
                 Err(error) => return Err(WorldError::nats(error)),
             }
         }
-        Ok(notifications)
+        Ok(stored)
     }
 
     /// How far the processors' durable consumer is: what is pending, what is unacknowledged, how many deliveries there were.

@@ -62,12 +62,8 @@ async fn by_library(world: &TestWorld, options: Options) -> Fallible<Audit> {
 }
 
 async fn processor(world: &TestWorld) -> Fallible<Processor> {
-    let processor = world.processor("run").arguments(["--quiet-period", "50ms", "--ack-wait", "3s"]).start().await?;
-    wait_until("the processor is ready", SOON, || async {
-        if processor.logs().contains("ready") { Ok(()) } else { Err(processor.logs()) }
-    })
-    .await?;
-    Ok(processor)
+    let command = world.processor("run").arguments(["--quiet-period", "50ms", "--ack-wait", "3s"]);
+    Ok(command.start_ready(SOON).await?)
 }
 
 async fn one_to_one(world: &TestWorld) -> Fallible<Value> {

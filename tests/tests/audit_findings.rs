@@ -64,12 +64,8 @@ async fn told(world: &TestWorld, name: &str, line: &str) -> Fallible<(Exit, Valu
 }
 
 async fn processor(world: &TestWorld) -> Fallible<Processor> {
-    let processor = world.processor("run").arguments(["--quiet-period", "50ms", "--ack-wait", "3s"]).start().await?;
-    wait_until("the processor is ready", SOON, || async {
-        if processor.logs().contains("ready") { Ok(()) } else { Err(processor.logs()) }
-    })
-    .await?;
-    Ok(processor)
+    let command = world.processor("run").arguments(["--quiet-period", "50ms", "--ack-wait", "3s"]);
+    Ok(command.start_ready(SOON).await?)
 }
 
 /// A world whose streams are there, and whose consumer is not yet.

@@ -1,16 +1,16 @@
 //! Messages that try to pass for something else, on real servers: a header block that no client can parse, a status line in a
 //! message, and ids that belong to others.
 
-use std::{io, time::Duration};
+use std::time::Duration;
 
 use async_nats::{HeaderMap, jetstream};
 use tokio::time::Instant;
 use transcript_client::jetstream::{RAW_HEADERS_HEADER, raw::Which};
 use transcript_core::contract::{CONSUMER, PROCESSED_SUBJECT, SESSION_ENDED_SUBJECT, STREAM_SEQUENCE_HEADER};
 use transcript_tests::{
-    numbered::{announced, end, session},
+    by_hand,
+    numbered::{acknowledged, announced, end, session},
     raw_nats,
-    wait::wait_until,
     world::TestWorld,
 };
 
@@ -21,10 +21,6 @@ const LONG: Duration = Duration::from_secs(120);
 /// Short times, for tests that are not about them.
 const SHORT: [&str; 6] = ["--quiet-period", "100ms", "--ack-wait", "3s", "--max-deliver", "3"];
 
-async fn publish_raw(world: &TestWorld, subject: &str, header_block: &[u8], payload: &[u8]) -> io::Result<()> {
-    raw_nats::publish(world.nats.process().address(), subject, header_block, payload).await
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_no_client_can_parse_becomes_a_dead_letter_and_costs_the_others_one_redelivery() -> Outcome {
     let world = TestWorld::start().await?;
@@ -32,19 +28,14 @@ async fn a_message_that_no_client_can_parse_becomes_a_dead_letter_and_costs_the_
     let arguments = ["--ack-wait", "3s", "--max-deliver", "2", "--quiet-period", "100ms"];
     world.processor("setup").arguments(&arguments[..4]).run(LONG).await?;
     let block = b"NATS/1.0\r\nX:\xff\r\n\r\n";
-    publish_raw(&world, SESSION_ENDED_SUBJECT, block, b"{\"bad\":true}").await?;
+    by_hand::publish_block(&world, SESSION_ENDED_SUBJECT, block, b"{\"bad\":true}").await?;
     for number in 0..50 {
         world.publish(SESSION_ENDED_SUBJECT, end(number)).await?;
     }
-    publish_raw(&world, SESSION_ENDED_SUBJECT, b"NATS/1.0\r\nno colon\r\n\r\n", b"second").await?;
+    by_hand::publish_block(&world, SESSION_ENDED_SUBJECT, b"NATS/1.0\r\nno colon\r\n\r\n", b"second").await?;
     let processor = world.processor("run").arguments(arguments).start_ready(LONG).await?;
     announced(&world, &processor, 50, LONG).await?;
-    wait_until("nothing is left", LONG, || async {
-        let consumer = world.consumer().await.map_err(|error| error.to_string())?;
-        let left = consumer.num_pending + u64::try_from(consumer.num_ack_pending).unwrap_or(0);
-        if left == 0 { Ok(()) } else { Err(format!("{consumer:?}: {}", processor.logs())) }
-    })
-    .await?;
+    acknowledged(&world, &processor, LONG).await?;
     let kept = raw_nats::dead_letters(&world).await?;
     let of: Vec<_> = kept.iter().map(|it| it.header(STREAM_SEQUENCE_HEADER)).collect();
     assert_eq!(of, [Some("1".to_owned()), Some("52".to_owned())]);
@@ -63,7 +54,7 @@ async fn a_status_line_in_a_message_does_not_pass_for_the_servers_word() -> Outc
     world.processor("setup").arguments(SHORT.iter().skip(2)).run(LONG).await?;
     for (place, status) in ["503", "404", "409 Consumer Deleted", "408 Request Timeout"].iter().enumerate() {
         let block = format!("NATS/1.0 {status}\n\n");
-        publish_raw(&world, SESSION_ENDED_SUBJECT, block.as_bytes(), &end(place)).await?;
+        by_hand::publish_block(&world, SESSION_ENDED_SUBJECT, block.as_bytes(), &end(place)).await?;
     }
     for number in 4..54 {
         world.publish(SESSION_ENDED_SUBJECT, end(number)).await?;
@@ -117,12 +108,7 @@ async fn an_end_that_is_published_again_and_again_delays_no_other_call() -> Outc
     announced(&world, &processor, 21, LONG).await?;
     // One after the other the repeats alone would take two quiet periods each: more than six minutes.
     assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
-    wait_until("all are acknowledged", LONG, || async {
-        let consumer = world.consumer().await.map_err(|error| error.to_string())?;
-        let left = consumer.num_pending + u64::try_from(consumer.num_ack_pending).unwrap_or(0);
-        if left == 0 { Ok(()) } else { Err(format!("{left} are left: {}", processor.logs())) }
-    })
-    .await?;
+    acknowledged(&world, &processor, LONG).await?;
     let delivered = world.consumer().await?.delivered.consumer_sequence;
     assert_eq!(delivered, u64::try_from(REPEATS + 20)?, "each was delivered once");
     let looked_at =

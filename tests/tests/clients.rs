@@ -3,7 +3,10 @@
 use std::{error::Error, fs, path::Path, time::Duration};
 
 use serde_json::{Value, json};
-use transcript_core::event::SessionEnded;
+use transcript_core::{
+    contract::{RECORDING_STREAM, TRANSCRIPTION_STREAM},
+    event::SessionEnded,
+};
 use transcript_tests::{
     calls::{Call, fixture},
     clients::{Client, Language},
@@ -50,7 +53,7 @@ async fn publishes_a_call_and_reads_that_it_is_processed(language: Language) -> 
     for round in 1..=2 {
         let written = client.run(&url, &[&fixture(FILE)], "publish").await?;
         assert_eq!(serde_json::from_str::<Value>(&written)?, expected);
-        let transcription = world.jetstream.get_stream("TRANSCRIPTION").await?;
+        let transcription = world.jetstream.get_stream(TRANSCRIPTION_STREAM).await?;
         // Published again, the segments are known by their ids: only the end is new, and the one notification stays.
         assert_eq!(transcription.cached_info().state.messages, segments + round + 1);
         let first = transcription.get_raw_message(1).await?;
@@ -60,7 +63,7 @@ async fn publishes_a_call_and_reads_that_it_is_processed(language: Language) -> 
     assert_eq!(world.notifications().await?.len(), 1);
     assert!(world.summary(&call.session.key()).await?.is_some());
 
-    let recording = world.jetstream.get_stream("RECORDING").await?;
+    let recording = world.jetstream.get_stream(RECORDING_STREAM).await?;
     for (place, event) in (1..).zip(EVENTS.iter().chain(&EVENTS)) {
         let stored = recording.get_raw_message(place).await?;
         assert_eq!(stored.subject.as_str(), format!("recording.{event}"));

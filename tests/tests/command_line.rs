@@ -16,7 +16,6 @@ use transcript_tests::{
     cargo::{self, Version},
     process_guard::Exit,
     processor::ProcessorCommand,
-    wait::wait_until,
     world::TestWorld,
 };
 
@@ -318,10 +317,7 @@ async fn commands_on_servers_are_quiet_and_speak_json() -> Outcome {
     assert_eq!(quietly(world.processor("setup").argument("--revise")).await?, "nothing to change\n");
 
     let run = world.processor("run").arguments(["--log-format", "json", "--quiet-period", "1500ms"]).start().await?;
-    wait_until("the processor is ready", LONG, || async {
-        if run.logs().contains("\"ready\"") { Ok(()) } else { Err(run.logs()) }
-    })
-    .await?;
+    run.logged("\"ready\"", LONG).await?;
     assert_eq!(run.terminate().await?, Exit::Code(0));
     let lines = run.logs().lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
     let ready = lines.iter().find(|line| line["message"] == "ready").ok_or("it is ready")?;

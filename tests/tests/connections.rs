@@ -17,7 +17,7 @@ use transcript_tests::{
     certificates::{Authority, Valid},
     operator::{Operator, User},
     process_guard::Exit,
-    processor::{Processor, ProcessorCommand},
+    processor::ProcessorCommand,
     servers::{Login, Mongod, NatsOptions, NatsServer},
     wait::wait_until,
     world::{StoreOf, TestWorld},
@@ -32,14 +32,6 @@ const SHORT: [&str; 6] = ["--quiet-period", "100ms", "--ack-wait", "3s", "--grac
 /// What belongs to the parts that these programs are made of.
 const INTERNALS: [&str; 7] =
     ["InvalidContentType", "UnknownIssuer", "Topology", "ServerSelection", "RetryState", "IO error", "Kind {"];
-
-async fn logged(processor: &Processor, text: &str) -> Outcome {
-    wait_until(format!("{text:?} is logged"), LONG, || async {
-        if processor.logs().contains(text) { Ok(()) } else { Err(processor.logs()) }
-    })
-    .await?;
-    Ok(())
-}
 
 async fn one_call_is_done(world: &TestWorld, session: &str) -> Outcome {
     let before = world.notifications().await?.len();
@@ -166,9 +158,8 @@ async fn no_advertised_server_gets_a_password_without_tls() -> Outcome {
         .environment("NATS_URL", format!("tls://ann:first-Zq9x7@{}", between.address))
         .environment("SSL_CERT_FILE", authority.certificate())
         .arguments(SHORT)
-        .start()
+        .start_ready(LONG)
         .await?;
-    logged(&processor, "ready").await?;
     between.cut();
     wait_until("the advertised server is tried", LONG, || async {
         if plain.received().len() >= 2 { Ok(()) } else { Err(processor.logs()) }
@@ -179,7 +170,7 @@ async fn no_advertised_server_gets_a_password_without_tls() -> Outcome {
         assert_eq!(bytes[0], 0x16, "{}", String::from_utf8_lossy(&bytes));
         assert!(!String::from_utf8_lossy(&bytes).contains("Zq9x7"));
     }
-    logged(&processor, "TLS was required, but the server does not speak TLS there").await?;
+    processor.logged("TLS was required, but the server does not speak TLS there", LONG).await?;
     let connected = processor.logs().matches("NATS connected").count();
     assert_eq!(connected, 1, "{}", processor.logs());
     Ok(())
@@ -196,11 +187,10 @@ async fn a_password_that_is_replaced_on_disk_is_used() -> Outcome {
         .arguments(SHORT)
         .arguments(["--nats-user", "ann", "--nats-password-file"])
         .argument(&file)
-        .start()
+        .start_ready(LONG)
         .await?;
-    logged(&processor, "ready").await?;
     world.nats.reconfigure(with_password("second")).await?;
-    logged(&processor, "cannot connect to NATS again: the server refused the login").await?;
+    processor.logged("cannot connect to NATS again: the server refused the login", LONG).await?;
     fs::write(&file, "second")?;
     world.connect_again().await?;
     one_call_is_done(&world, "after").await?;
@@ -221,10 +211,10 @@ async fn an_nkey_that_is_replaced_on_disk_is_used() -> Outcome {
     let directory = tempfile::tempdir()?;
     let file = directory.path().join("nkey");
     fs::write(&file, first.seed()?)?;
-    let processor = world.processor("run").arguments(SHORT).argument("--nats-nkey").argument(&file).start().await?;
-    logged(&processor, "ready").await?;
+    let processor =
+        world.processor("run").arguments(SHORT).argument("--nats-nkey").argument(&file).start_ready(LONG).await?;
     world.nats.reconfigure(options(&second)).await?;
-    logged(&processor, "cannot connect to NATS again: the server refused the login").await?;
+    processor.logged("cannot connect to NATS again: the server refused the login", LONG).await?;
     fs::write(&file, second.seed()?)?;
     one_call_is_done(&world, "after").await?;
     assert_eq!(processor.terminate().await?, Exit::Code(0), "{}", processor.logs());
@@ -243,13 +233,13 @@ async fn a_jwt_that_is_replaced_on_disk_is_used() -> Outcome {
     let directory = tempfile::tempdir()?;
     let file = directory.path().join("user.creds");
     fs::write(&file, &first.credentials)?;
-    let processor = world.processor("run").arguments(SHORT).argument("--nats-creds").argument(&file).start().await?;
-    logged(&processor, "ready").await?;
+    let processor =
+        world.processor("run").arguments(SHORT).argument("--nats-creds").argument(&file).start_ready(LONG).await?;
     one_call_is_done(&world, "before").await?;
     // A server that keeps accounts in memory takes their JWTs when it starts.
     world.nats.reconfigure(options(&[&first])?).await?;
     world.nats.start_again().await?;
-    logged(&processor, "cannot connect to NATS again: the server refused the login").await?;
+    processor.logged("cannot connect to NATS again: the server refused the login", LONG).await?;
     fs::write(&file, &second.credentials)?;
     world.connect_again().await?;
     one_call_is_done(&world, "after").await?;
@@ -267,9 +257,8 @@ async fn a_login_that_nats_goes_on_refusing_ends_the_process() -> Outcome {
         .processor("run")
         .arguments(SHORT)
         .arguments(["--nats-user", "ann", "--nats-password", "first", "--login-timeout", "2s"])
-        .start()
+        .start_ready(LONG)
         .await?;
-    logged(&processor, "ready").await?;
     world.nats.reconfigure(with_password("second")).await?;
     assert_eq!(processor.wait(LONG).await?, Exit::Code(1));
     let logs = processor.logs();
@@ -295,9 +284,8 @@ async fn a_login_that_mongodb_goes_on_refusing_ends_the_process() -> Outcome {
         .arguments(SHORT)
         .arguments(["--login-timeout", "2s", "--mongodb-password-file"])
         .argument(&file)
-        .start()
+        .start_ready(LONG)
         .await?;
-    logged(&processor, "ready").await?;
     admin.run_command(user("updateUser", "second")).await?;
     // Its connections are let in already; new ones are not.
     world.mongod().start_again().await?;
@@ -435,10 +423,9 @@ async fn what_is_wrong_with_tls_to_mongodb_is_said_at_once() -> Outcome {
 #[tokio::test(flavor = "multi_thread")]
 async fn why_nats_cannot_be_reached_again_is_said_once() -> Outcome {
     let mut world = TestWorld::start().await?;
-    let processor = world.processor("run").arguments(SHORT).start().await?;
-    logged(&processor, "ready").await?;
+    let processor = world.processor("run").arguments(SHORT).start_ready(LONG).await?;
     world.nats.process().kill().await?;
-    logged(&processor, "cannot connect to NATS again: nothing listens there").await?;
+    processor.logged("cannot connect to NATS again: nothing listens there", LONG).await?;
     // Until the server is there again, it is tried again and again: the pause before the tenth attempt is half a second.
     world.nats.start_again().await?;
     wait_until("it is connected again", LONG, || async {

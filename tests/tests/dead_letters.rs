@@ -40,12 +40,8 @@ async fn told(world: &TestWorld, line: &str) -> Result<(Exit, Value), Box<dyn st
 }
 
 async fn processor(world: &TestWorld) -> Result<Processor, Box<dyn std::error::Error>> {
-    let processor = world.processor("run").arguments(["--quiet-period", "50ms", "--ack-wait", "3s"]).start().await?;
-    wait_until("the processor is ready", SOON, || async {
-        if processor.logs().contains("ready") { Ok(()) } else { Err(processor.logs()) }
-    })
-    .await?;
-    Ok(processor)
+    let command = world.processor("run").arguments(["--quiet-period", "50ms", "--ack-wait", "3s"]);
+    Ok(command.start_ready(SOON).await?)
 }
 
 /// The places and states of all dead letters.

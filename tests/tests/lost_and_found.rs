@@ -22,9 +22,9 @@ use transcript_processor::{
 };
 use transcript_publishing::Publisher;
 use transcript_tests::{
+    by_hand,
     calls::Call,
     process_guard::Exit,
-    processor::{Processor as Process, ProcessorCommand},
     restarted_processor::RestartedProcessor,
     wait::wait_until,
     world::{App, TestWorld},
@@ -36,15 +36,6 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 const LONG: Duration = Duration::from_secs(120);
 /// Short times, for tests that are not about them.
 const SHORT: [&str; 2] = ["--quiet-period=100ms", "--ack-wait=2s"];
-
-async fn started(command: &ProcessorCommand) -> Result<Process, Box<dyn std::error::Error>> {
-    let processor = command.start().await?;
-    wait_until("the processor is ready", LONG, || async {
-        if processor.logs().contains("ready") { Ok(()) } else { Err(processor.logs()) }
-    })
-    .await?;
-    Ok(processor)
-}
 
 fn calls(name: &str, number: u32) -> Result<Vec<Call>, Box<dyn std::error::Error>> {
     Ok((0..number).map(|n| Call::of("conversation", &format!("{name} {n}"), 2)).collect::<Result<_, _>>()?)
@@ -129,7 +120,7 @@ async fn a_call_whose_process_dies_at_every_attempt_becomes_a_dead_letter() -> O
         }
     }
     // How long it looks for a summary that another processor may yet announce goes by its own quiet period.
-    let last = started(&world.processor("run").arguments(["--quiet-period=200ms", "--ack-wait=500ms"])).await?;
+    let last = world.processor("run").arguments(["--quiet-period=200ms", "--ack-wait=500ms"]).start_ready(LONG).await?;
     let dead_letter = dead_letter(&world).await?;
     assert_eq!(&dead_letter.payload[..], payload, "byte for byte");
     assert_eq!(header(&dead_letter, STREAM_SEQUENCE_HEADER), sequence.to_string());
@@ -142,7 +133,7 @@ async fn a_call_whose_process_dies_at_every_attempt_becomes_a_dead_letter() -> O
     last.terminate().await?;
     assert_eq!(audited(&world, &[]).await?.0, Exit::Code(1), "a dead letter is open");
 
-    let mended = started(&world.processor("run").arguments(SHORT)).await?;
+    let mended = world.processor("run").arguments(SHORT).start_ready(LONG).await?;
     for times in ["first", "second"] {
         world.processor("dead-letters").arguments(["redrive", "--all"]).run(LONG).await?;
         idle(&world).await?;
@@ -183,7 +174,7 @@ async fn a_call_that_was_given_up_unheard_is_found_by_the_audit_and_repaired() -
         if open == 0 { Ok(()) } else { Err(format!("{open} are pending, {asked:?}")) }
     })
     .await?;
-    let mended = started(&world.processor("run").arguments(SHORT)).await?;
+    let mended = world.processor("run").arguments(SHORT).start_ready(LONG).await?;
     idle(&world).await?;
     assert_eq!((world.summaries().await?.len(), held(&world, DEAD_LETTER_SUBJECT).await?), (0, 0));
     let keys: Vec<String> = all.iter().map(|call| call.session.key().to_string()).collect();
@@ -212,7 +203,7 @@ async fn what_the_store_refuses_becomes_a_dead_letter_at_the_first_attempt() -> 
     let world = TestWorld::start().await?;
     let validator = mongodb::bson::doc! { "sessionId": { "$ne": "refused 1" } };
     world.database().create_collection("transcriptsummaries").validator(validator).await?;
-    let processor = started(&world.processor("run").arguments(SHORT)).await?;
+    let processor = world.processor("run").arguments(SHORT).start_ready(LONG).await?;
     end(&world.app(), &calls("refused", 3)?).await?;
     let dead_letter = dead_letter(&world).await?;
     assert_eq!(header(&dead_letter, ATTEMPTS_HEADER), "1");
@@ -276,14 +267,14 @@ async fn a_summary_step_that_panics_ends_one_call_and_none_beside_it() -> Outcom
 async fn a_consumer_that_starts_over_past_the_window_announces_nothing_again() -> Outcome {
     let world = TestWorld::start().await?;
     let arguments = ["--duplicate-window=1s", "--max-in-flight=5000", "--max-ack-pending=5000"];
-    let processor = started(&world.processor("run").arguments(SHORT).arguments(arguments)).await?;
+    let processor = world.processor("run").arguments(SHORT).arguments(arguments).start_ready(LONG).await?;
     let all = calls("call", 2000)?;
     end(&world.app(), &all).await?;
     idle(&world).await?;
     let summaries = world.summaries().await?;
     assert_eq!((world.notifications().await?.len(), summaries.len()), (2000, 2000));
     // The window is over when an id that came after all of them is taken again.
-    publish_until_forgotten(&world).await?;
+    by_hand::publish_until_forgotten(&world, LONG).await?;
     let answer =
         world.client.request("$JS.API.CONSUMER.RESET.TRANSCRIPTION.transcript-processor", r#"{"seq":1}"#.into());
     let answer = answer.await?;
@@ -300,30 +291,11 @@ async fn a_consumer_that_starts_over_past_the_window_announces_nothing_again() -
     Ok(())
 }
 
-/// Publishes one id again and again until the stream takes it a second time.
-async fn publish_until_forgotten(world: &TestWorld) -> Outcome {
-    let publish = async || {
-        let mut headers = async_nats::HeaderMap::new();
-        headers.insert(async_nats::header::NATS_MESSAGE_ID, "the last one");
-        let sent = world.jetstream.publish_with_headers("transcription.segment", headers, "{}".into()).await?;
-        Ok::<_, Box<dyn std::error::Error>>(sent.await?.duplicate)
-    };
-    assert!(!publish().await?);
-    wait_until("the duplicate window is over", LONG, || async {
-        match publish().await.map_err(|error| error.to_string())? {
-            false => Ok(()),
-            true => Err("the id is still known".to_owned()),
-        }
-    })
-    .await?;
-    Ok(())
-}
-
 /// A purge and a restart make the stream forget every id.
 #[tokio::test(flavor = "multi_thread")]
 async fn ends_that_come_again_after_a_purge_and_a_restart_are_not_announced_again() -> Outcome {
     let mut world = TestWorld::start().await?;
-    let processor = started(&world.processor("run").arguments(SHORT)).await?;
+    let processor = world.processor("run").arguments(SHORT).start_ready(LONG).await?;
     let all = calls("call", 300)?;
     end(&world.app(), &all).await?;
     idle(&world).await?;
@@ -354,9 +326,10 @@ async fn an_outage_of_mongodb_costs_no_attempt() -> Outcome {
         "--retry-cap=500ms",
         "--request-timeout=1s",
     ]);
-    let processor = started(&command).await?;
+    let processor = command.start_ready(LONG).await?;
     end(&world.app(), &calls("call", 500)?).await?;
     world.mongod().process().kill().await?;
+    // That nothing happens for so long is what is tested: there is no other condition to wait for.
     tokio::time::sleep(outage()?).await;
     assert_eq!(world.notifications().await?.len(), 0);
     world.mongod().start_again().await?;
@@ -382,21 +355,22 @@ async fn ten_rollouts_under_load_cost_no_call_its_attempts() -> Outcome {
     let mut processor = RestartedProcessor::new(command);
     processor.start().await?;
     processor.ready(LONG).await?;
-    let (app, all) = (world.app(), calls("call", 400)?);
-    let ending = all.clone();
-    let ended = tokio::spawn(async move {
-        for part in ending.chunks(20) {
-            end(&app, part).await.map_err(|error| error.to_string())?;
-            tokio::time::sleep(Duration::from_millis(300)).await;
-        }
-        Ok::<_, String>(())
-    });
-    for _ in 0..10 {
-        assert_eq!(processor.terminate(LONG).await?, Some(Exit::Code(0)));
+    // In each rollout some calls end before it and are in hand, and as many while it goes on.
+    for part in calls("call", 400)?.chunks(40) {
+        let (before, meanwhile) = part.split_at(20);
+        end(&world.app(), before).await?;
+        wait_until("all calls are handed over", LONG, || async {
+            let pending = world.consumer().await.map_err(|error| error.to_string())?.num_pending;
+            if pending == 0 { Ok(()) } else { Err(pending.to_string()) }
+        })
+        .await?;
+        let app = world.app();
+        let (ended, exit) = tokio::join!(end(&app, meanwhile), processor.terminate(LONG));
+        ended?;
+        assert_eq!(exit?, Some(Exit::Code(0)));
         processor.start().await?;
         processor.ready(LONG).await?;
     }
-    ended.await??;
     idle(&world).await?;
     let announced: BTreeMap<_, _> =
         world.notifications().await?.into_iter().map(|told| (told.notification.session, told.sequence)).collect();
@@ -413,7 +387,7 @@ async fn ten_rollouts_under_load_cost_no_call_its_attempts() -> Outcome {
 async fn a_processor_warns_where_the_consumer_is_too_small_for_all_of_them() -> Outcome {
     let world = TestWorld::start().await?;
     let command = world.processor("run").arguments(["--max-in-flight=100", "--max-ack-pending=150"]);
-    let one = started(&command).await?;
+    let one = command.start_ready(LONG).await?;
     assert!(!one.logs().contains("other processors"), "{}", one.logs());
     wait_until("it asks for messages", LONG, || async {
         match world.consumer().await.map_err(|error| error.to_string())?.num_waiting {
@@ -423,7 +397,7 @@ async fn a_processor_warns_where_the_consumer_is_too_small_for_all_of_them() -> 
         .map_err(str::to_owned)
     })
     .await?;
-    let two = started(&command).await?;
+    let two = command.start_ready(LONG).await?;
     let warning = "1 other processors ask for messages: together with this one they have room for 200 calls";
     assert!(two.logs().contains(warning), "{}", two.logs());
     one.terminate().await?;
@@ -444,7 +418,7 @@ async fn a_segment_whose_message_id_is_the_key_does_not_swallow_the_notification
             world.insert_segments(&call.segments).await?;
         }
         let command = world.processor("run").arguments(SHORT).environment("TRANSCRIPT_ANNOUNCE_ONCE", mode);
-        let processor = started(&command).await?;
+        let processor = command.start_ready(LONG).await?;
         for call in &all {
             world.publish_session_end(&call.session, u64::try_from(call.segments.len())?).await?;
         }
@@ -518,7 +492,7 @@ async fn segments_after_the_summary_make_a_revision_where_that_is_asked_for() ->
     let command = world.processor("run").arguments(SHORT).arguments(["--revise", "--revise-every=200ms"]);
     let mut call = Call::of("conversation", "slow", 5)?;
     let late = call.segments.split_off(3);
-    let (one, two) = (started(&command).await?, started(&command).await?);
+    let (one, two) = (command.start_ready(LONG).await?, command.start_ready(LONG).await?);
     world.insert_segments(&call.segments).await?;
     world.publish_session_end(&call.session, 5).await?;
     idle(&world).await?;
@@ -557,7 +531,7 @@ async fn segments_after_the_summary_make_a_revision_where_that_is_asked_for() ->
 async fn announcing_once_knows_no_window() -> Outcome {
     let world = TestWorld::start().await?;
     let arguments = ["--announce-once", "--duplicate-window=100ms"];
-    let processor = started(&world.processor("run").arguments(SHORT).arguments(arguments)).await?;
+    let processor = world.processor("run").arguments(SHORT).arguments(arguments).start_ready(LONG).await?;
     let all = calls("a.b*c", 20)?;
     end(&world.app(), &all).await?;
     idle(&world).await?;
@@ -565,7 +539,7 @@ async fn announcing_once_knows_no_window() -> Outcome {
     let summaries = world.database().collection::<Document>("transcriptsummaries");
     let unmark = mongodb::bson::doc! { "$unset": { "notified": 1 } };
     summaries.update_many(mongodb::bson::doc! {}, unmark).await?;
-    publish_until_forgotten(&world).await?;
+    by_hand::publish_until_forgotten(&world, LONG).await?;
     publish_ends(&world.app(), &all).await?;
     wait_until("all are processed again", LONG, || async {
         let state = world.consumer().await.map_err(|error| error.to_string())?;

@@ -1,9 +1,9 @@
 //! Many large calls at once.
 
-use std::{fs, time::Duration};
+use std::time::Duration;
 
 use transcript_core::Settings;
-use transcript_tests::{calls::Call, processor::Processor, wait::wait_until, world::TestWorld};
+use transcript_tests::{calls::Call, load::Usage, processor::Processor, wait::wait_until, world::TestWorld};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -26,9 +26,7 @@ async fn all_are_done(
     .await?;
     let delivered = world.consumer().await?.delivered.consumer_sequence;
     assert_eq!(delivered, u64::try_from(calls)?, "each was delivered once");
-    let status = fs::read_to_string(format!("/proc/{}/status", processor.pid()))?;
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("no peak")?;
-    Ok(peak.trim().trim_end_matches(" kB").parse()?)
+    Ok(Usage::of(processor.pid())?.peak >> 10)
 }
 
 /// 80 calls of 3.6 MB: 300 MB of text, of which only a part may be in memory at a time.

@@ -36,7 +36,7 @@ struct Watched {
 impl Watched {
     async fn start(world: &TestWorld, arguments: &[&str]) -> Result<Self, Box<dyn std::error::Error>> {
         let processor = world.processor("run").arguments(HTTP).arguments(arguments).start().await?;
-        let address = http::address(&processor, LONG).await?;
+        let address = processor.address("listening for HTTP", LONG).await?;
         Ok(Self { processor, address })
     }
 
@@ -179,16 +179,9 @@ async fn calls_are_listed_by_state_and_followed() -> Outcome {
     assert_eq!(calls(&["--conversation", "other"]).run(LONG).await?, "");
 
     let follows = calls(&["--follow", "--conversation", "conversation"]).start().await?;
-    let told = |session: &'static str| {
-        let follows = &follows;
-        wait_until(format!("{session} is told"), LONG, move || async move {
-            let told = follows.output();
-            if told.contains(session) { Ok(()) } else { Err(told) }
-        })
-    };
-    told("conversation:lacking").await?;
+    follows.printed("conversation:lacking", LONG).await?;
     end(&world, "later", 3, 3).await?;
-    told("conversation:later").await?;
+    follows.printed("conversation:later", LONG).await?;
     assert_eq!(follows.output().matches("conversation:later").count(), 1, "{}", follows.output());
     Ok(())
 }
@@ -216,7 +209,10 @@ async fn hostile_ids_and_reasons_are_text_on_the_page() -> Outcome {
         .output();
     let page = match browser {
         Ok(output) => String::from_utf8(output.stdout)?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            eprintln!("not tested: this machine has no browser (chromium)");
+            return Ok(());
+        }
         Err(error) => return Err(error.into()),
     };
     assert!(page.contains("Ready, with warnings"), "{page}");
@@ -413,7 +409,9 @@ fn each_alert_fires_and_resolves() -> Outcome {
     let promtool = Command::new("promtool").args(["test", "rules"]).arg(fixture("monitoring/alerts_test.yml")).output();
     match promtool {
         Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            eprintln!("not tested: this machine has no promtool");
+        }
         Err(error) => return Err(error.into()),
     }
     Ok(())

@@ -91,14 +91,6 @@ async fn call_ends(world: &TestWorld, name: &str) -> Result<Session, Box<dyn std
     Ok(session)
 }
 
-async fn logged(processor: &Processor, text: &str) -> Outcome {
-    wait_until(format!("{text:?} is logged"), LONG, || async {
-        if processor.logs().contains(text) { Ok(()) } else { Err(processor.logs()) }
-    })
-    .await?;
-    Ok(())
-}
-
 async fn announced(world: &TestWorld, number: usize) -> Outcome {
     wait_until(format!("{number} calls are announced"), LONG, || async {
         match world.notifications().await {
@@ -158,9 +150,8 @@ async fn no_word_and_no_secret_is_anywhere() -> Outcome {
             "--record",
         ])
         .argument(&traces)
-        .start()
+        .start_ready(LONG)
         .await?;
-    logged(&run, "ready").await?;
     search.look_at_process(&run)?;
 
     // As it should be.
@@ -171,7 +162,7 @@ async fn no_word_and_no_secret_is_anywhere() -> Outcome {
     let refusing = doc! { "collMod": SUMMARIES_COLLECTION, "validator": { "sessionId": { "$ne": "refused" } } };
     world.database().run_command(refusing).await?;
     call_ends(&world, "refused").await?;
-    logged(&run, "it becomes a dead letter").await?;
+    run.logged("it becomes a dead letter", LONG).await?;
 
     // An end that is none, with words in it.
     world.publish("transcription.session-ended", format!(r#"{{"text": "{}"}}"#, WORDS[0]).into_bytes()).await?;
@@ -180,7 +171,7 @@ async fn no_word_and_no_secret_is_anywhere() -> Outcome {
     // A user who may no longer write: MongoDB quotes the whole command.
     grant(&world, "updateUser", "read").await?;
     call_ends(&world, "denied").await?;
-    logged(&run, "nauthorized").await?;
+    run.logged("nauthorized", LONG).await?;
     let file = directory.path().join("bad.ndjson");
     fs::write(&file, format!(r#"{{"conversationId":"c","sessionId":"s","index":"{}","text":"x"}}"#, WORDS[2]))?;
     let good = directory.path().join("good.ndjson");

@@ -10,7 +10,6 @@ use transcript_core::{contract::SESSION_ENDED_SUBJECT, event::SessionEnded, ids:
 use transcript_tests::{
     calls::{Call, fixture},
     process_guard::Exit,
-    processor::{Processor, ProcessorCommand},
     servers::Mongod,
     wait::wait_until,
     world::TestWorld,
@@ -22,15 +21,6 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 const LONG: Duration = Duration::from_secs(90);
 /// Short times, for tests that are not about them.
 const SHORT: [&str; 4] = ["--quiet-period", "100ms", "--ack-wait", "3s"];
-
-async fn started(command: &ProcessorCommand) -> Result<Processor, Box<dyn std::error::Error>> {
-    let processor = command.start().await?;
-    wait_until("the processor is ready", LONG, || async {
-        if processor.logs().contains("ready") { Ok(()) } else { Err(processor.logs()) }
-    })
-    .await?;
-    Ok(processor)
-}
 
 /// Waits until every message is acknowledged and this many notifications are in the stream.
 async fn all_done(world: &TestWorld, notifications: usize) -> Outcome {
@@ -61,7 +51,7 @@ fn field(summary: &Document, name: &str) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn late_segments_are_waited_for_and_lost_ones_are_told() -> Outcome {
     let world = TestWorld::start().await?;
-    let processor = started(&world.processor("run").arguments(["--quiet-period", "1s"])).await?;
+    let processor = world.processor("run").arguments(["--quiet-period", "1s"]).start_ready(LONG).await?;
     let [plain, late, silent] =
         ["olive-oil", "festival-lineup", "nobody-spoke"].map(|name| fixture(&format!("transcripts/{name}.ndjson")));
     world.processor("play").argument(&plain).run(LONG).await?;
@@ -96,7 +86,7 @@ async fn late_segments_are_waited_for_and_lost_ones_are_told() -> Outcome {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_end_published_twice_gives_one_summary_and_one_notification() -> Outcome {
     let world = TestWorld::start().await?;
-    let _processor = started(&world.processor("run").arguments(SHORT)).await?;
+    let _processor = world.processor("run").arguments(SHORT).start_ready(LONG).await?;
     let file = fixture("transcripts/olive-oil.ndjson");
     world.processor("play").argument(&file).argument("--repeat-end").run(LONG).await?;
     wait_until("both ends are acknowledged", LONG, || async {
@@ -118,7 +108,7 @@ async fn an_end_published_twice_gives_one_summary_and_one_notification() -> Outc
 async fn payloads_that_can_never_be_processed_are_terminated_with_their_reasons() -> Outcome {
     let world = TestWorld::start().await?;
     let advisory = "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.TRANSCRIPTION.transcript-processor";
-    let processor = started(&world.processor("run").arguments(SHORT)).await?;
+    let processor = world.processor("run").arguments(SHORT).start_ready(LONG).await?;
     let mut terminated = world.client.subscribe(advisory).await?;
     world.client.flush().await?;
     let mut payloads = vec![vec![b'x'; 900_000], [b"{\"a\":\"".as_slice(), &[b'y'; 900_000], b"\"}"].concat()];
@@ -150,7 +140,7 @@ async fn payloads_that_can_never_be_processed_are_terminated_with_their_reasons(
 #[tokio::test(flavor = "multi_thread")]
 async fn unusual_ids_keep_their_sessions_apart_and_are_stored_as_given() -> Outcome {
     let world = TestWorld::start().await?;
-    let _processor = started(&world.processor("run").arguments(SHORT)).await?;
+    let _processor = world.processor("run").arguments(SHORT).start_ready(LONG).await?;
     let ids = [
         ("a:b", "c"),
         ("a", "b:c"),
@@ -186,7 +176,7 @@ async fn unusual_ids_keep_their_sessions_apart_and_are_stored_as_given() -> Outc
 #[tokio::test(flavor = "multi_thread")]
 async fn unusual_segments_are_summarised_as_they_are() -> Outcome {
     let world = TestWorld::start().await?;
-    let _processor = started(&world.processor("run").arguments(SHORT).arguments(["--page-size", "3"])).await?;
+    let _processor = world.processor("run").arguments(SHORT).arguments(["--page-size", "3"]).start_ready(LONG).await?;
     let long = "x".repeat(5_000);
     let labels = ["a.b", "$set", "", &long];
     let mut documents: Vec<Document> = labels
@@ -228,7 +218,7 @@ async fn unusual_segments_are_summarised_as_they_are() -> Outcome {
 #[tokio::test(flavor = "multi_thread")]
 async fn documents_of_other_types_are_no_obstacle() -> Outcome {
     let world = TestWorld::start().await?;
-    let _processor = started(&world.processor("run").arguments(SHORT).arguments(["--page-size", "4"])).await?;
+    let _processor = world.processor("run").arguments(SHORT).arguments(["--page-size", "4"]).start_ready(LONG).await?;
     let decimal = |number: &str| number.parse::<Decimal128>().map(Bson::Decimal128);
     let indexes: [(&str, Vec<Bson>); 5] = [
         ("decimals", (0..12).map(|n| decimal(&n.to_string())).collect::<Result<_, _>>()?),
@@ -296,7 +286,7 @@ async fn documents_of_other_types_are_no_obstacle() -> Outcome {
 #[tokio::test(flavor = "multi_thread")]
 async fn giant_calls_are_summarised_within_256_mib() -> Outcome {
     let world = TestWorld::start().await?;
-    let processor = started(&world.processor("run").arguments(SHORT)).await?;
+    let processor = world.processor("run").arguments(SHORT).start_ready(LONG).await?;
     let long = Call::of("conversation", "fifty thousand", 50_000)?;
     for part in long.segments.chunks(10_000) {
         world.insert_segments(part).await?;
@@ -339,7 +329,7 @@ async fn a_burst_with_the_production_settings_is_delivered_once() -> Outcome {
 
 async fn burst(settings: &[&str], sessions: usize) -> Outcome {
     let world = TestWorld::start().await?;
-    let _processor = started(&world.processor("run").arguments(settings)).await?;
+    let _processor = world.processor("run").arguments(settings).start_ready(LONG).await?;
     let calls: Vec<Call> =
         (0..sessions).map(|n| Call::of("conversation", &format!("session {n}"), 12)).collect::<Result<_, _>>()?;
     let segments: Vec<_> = calls.iter().flat_map(|call| call.segments.clone()).collect();
@@ -356,7 +346,7 @@ async fn burst(settings: &[&str], sessions: usize) -> Outcome {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mongod_that_is_no_replica_set_will_do() -> Outcome {
     let world = TestWorld::start_with(Mongod::standalone().await?).await?;
-    let _processor = started(&world.processor("run").arguments(SHORT)).await?;
+    let _processor = world.processor("run").arguments(SHORT).start_ready(LONG).await?;
     let call = Call::of("conversation", "session", 12)?;
     world.insert_segments(&call.segments).await?;
     world.publish_session_end(&call.session, 12).await?;
@@ -370,7 +360,7 @@ async fn a_mongod_that_is_no_replica_set_will_do() -> Outcome {
 async fn a_server_that_is_away_costs_no_call() -> Outcome {
     let mut world = TestWorld::start_with_own_mongod().await?;
     let settings = ["--quiet-period", "1s", "--ack-wait", "1s", "--request-timeout", "1s"];
-    let processor = started(&world.processor("run").arguments(settings)).await?;
+    let processor = world.processor("run").arguments(settings).start_ready(LONG).await?;
     let calls: Vec<Call> =
         (0..20).map(|n| Call::of("conversation", &format!("session {n}"), 3)).collect::<Result<_, _>>()?;
     for call in &calls {
@@ -426,7 +416,7 @@ async fn a_server_that_is_away_costs_no_call() -> Outcome {
 async fn a_drained_processor_gives_its_jobs_back_at_once() -> Outcome {
     let world = TestWorld::start().await?;
     let settings = ["--quiet-period", "30s", "--ack-wait", "30s"];
-    let processor = started(&world.processor("run").arguments(settings)).await?;
+    let processor = world.processor("run").arguments(settings).start_ready(LONG).await?;
     let call = Call::of("conversation", "session", 3)?;
     world.insert_segments(&call.segments).await?;
     world.publish_session_end(&call.session, 3).await?;
@@ -436,7 +426,8 @@ async fn a_drained_processor_gives_its_jobs_back_at_once() -> Outcome {
     })
     .await?;
     assert_eq!(processor.terminate().await?, Exit::Code(0));
-    let _other = started(&world.processor("run").arguments(["--quiet-period", "100ms", "--ack-wait", "30s"])).await?;
+    let _other =
+        world.processor("run").arguments(["--quiet-period", "100ms", "--ack-wait", "30s"]).start_ready(LONG).await?;
     all_done(&world, 1).await?;
     assert_eq!(world.consumer().await?.delivered.consumer_sequence, 2);
     Ok(())

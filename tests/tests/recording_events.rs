@@ -11,14 +11,10 @@ use async_nats::ConnectOptions;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing_subscriber::fmt::MakeWriter;
+use transcript_core::contract::RECORDING_STREAM;
 use transcript_publishing::{DropReason, RecordingEvents};
 use transcript_tests::{
-    by_hand,
-    process_guard::Exit,
-    processor::{Processor, ProcessorCommand},
-    servers::NatsServer,
-    wait::wait_until,
-    world::TestWorld,
+    by_hand, process_guard::Exit, processor::ProcessorCommand, servers::NatsServer, wait::wait_until, world::TestWorld,
 };
 
 type TestResult = Result<(), Box<dyn Error>>;
@@ -137,7 +133,7 @@ async fn events_wait_for_a_stream_and_one_that_is_too_large_holds_up_none() -> T
     assert_eq!(events.flush(Duration::from_millis(500)).await, 3);
     let jetstream = async_nats::jetstream::new(nats.client().await?);
     let config = async_nats::jetstream::stream::Config {
-        name: "RECORDING".to_owned(),
+        name: RECORDING_STREAM.to_owned(),
         subjects: vec!["recording.>".to_owned()],
         ..Default::default()
     };
@@ -183,28 +179,20 @@ async fn watching_shows_all_events_goes_on_through_a_restart_and_no_message_brea
     };
     let plain = watch(&[]).start().await?;
     let failures = watch(&["--failures", "--json"]).start().await?;
-    shows(&plain, "1970-01-01T00:00:00.005Z  recording-confirmed").await?;
+    plain.printed("1970-01-01T00:00:00.005Z  recording-confirmed", LONG).await?;
 
     world.publish("recording.stored", b"\x1b[2J no object".to_vec()).await?;
     // The client drops the connection on which a consumer hands it such a message.
     by_hand::publish_block(&world, "recording.x", b"NATS/1.0\r\nno colon\r\n\r\n", b"{}").await?;
-    shows(&plain, "stored                \u{fffd}[2J no object").await?;
+    plain.printed("stored                \u{fffd}[2J no object", LONG).await?;
     world.nats.start_again().await?;
     world.publish("recording.deleted", br#"{"reason":"never-started","ts":9}"#.to_vec()).await?;
-    shows(&plain, r#"1970-01-01T00:00:00.009Z  deleted               {"reason":"never-started"}"#).await?;
-    shows(&failures, "never-started").await?;
+    plain.printed(r#"1970-01-01T00:00:00.009Z  deleted               {"reason":"never-started"}"#, LONG).await?;
+    failures.printed("never-started", LONG).await?;
     let line: Value = serde_json::from_str(&failures.output())?;
     assert_eq!((&line["sequence"], &line["event"]), (&json!(4), &json!("deleted")));
     assert_eq!(line["data"], json!({ "reason": "never-started", "ts": 9 }));
     assert_eq!(plain.output().lines().count(), 4);
-    Ok(())
-}
-
-async fn shows(watch: &Processor, text: &str) -> TestResult {
-    wait_until(format!("{text:?} is shown"), LONG, || async {
-        if watch.output().contains(text) { Ok(()) } else { Err(format!("{}\n{}", watch.output(), watch.logs())) }
-    })
-    .await?;
     Ok(())
 }
 
@@ -215,7 +203,7 @@ struct Numbered {
 
 /// The events on the stream, each with its JSON.
 async fn stored(world: &TestWorld) -> Result<Vec<(String, String)>, Box<dyn Error>> {
-    let stream = world.jetstream.get_stream("RECORDING").await?;
+    let stream = world.jetstream.get_stream(RECORDING_STREAM).await?;
     let mut stored = Vec::new();
     for sequence in 1..=stream.cached_info().state.last_sequence {
         let message = stream.get_raw_message(sequence).await?;

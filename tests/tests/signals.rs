@@ -15,7 +15,7 @@ use transcript_core::{contract::SUMMARIES_COLLECTION, ids::Session};
 use transcript_tests::{
     cargo::{self, Version},
     process_guard::Exit,
-    processor::{Processor, ProcessorCommand},
+    processor::ProcessorCommand,
     proxy::{MongoProxy, MongoTraffic},
     wait::wait_until,
     world::TestWorld,
@@ -31,14 +31,6 @@ const NOWHERE: &str = "127.0.0.1:1";
 
 fn send(signal: Signal, pid: u32) -> Outcome {
     Ok(kill(Pid::from_raw(i32::try_from(pid)?), signal)?)
-}
-
-async fn logged(processor: &Processor, text: &str) -> Outcome {
-    wait_until(format!("{text:?} is logged"), LONG, || async {
-        if processor.logs().contains(text) { Ok(()) } else { Err(processor.logs()) }
-    })
-    .await?;
-    Ok(())
 }
 
 /// A processor whose servers are not there.
@@ -136,8 +128,7 @@ async fn as_process_1_of_a_container_it_can_be_ended_before_it_has_reached_a_ser
 #[tokio::test(flavor = "multi_thread")]
 async fn sighup_drains_and_nohup_prevents_that() -> Outcome {
     let world = TestWorld::start().await?;
-    let processor = world.processor("run").arguments(SHORT).start().await?;
-    logged(&processor, "ready").await?;
+    let processor = world.processor("run").arguments(SHORT).start_ready(LONG).await?;
     send(Signal::SIGHUP, processor.pid())?;
     assert_eq!(processor.wait(LONG).await?, Exit::Code(0), "{}", processor.logs());
     assert!(processor.logs().contains("drained"), "{}", processor.logs());
@@ -180,15 +171,14 @@ async fn a_second_signal_ends_it_at_once() -> Outcome {
         .environment("MONGODB_URI", proxy.uri())
         .arguments(SHORT)
         .arguments(["--grace", "10m"])
-        .start()
+        .start_ready(LONG)
         .await?;
-    logged(&processor, "ready").await?;
     // The start tries whether it may write.
     let _held = proxy.hold(MongoTraffic::command("update", SUMMARIES_COLLECTION));
     world.publish_session_end(&Session::new("conversation", "session")?, 0).await?;
     proxy.held().await;
     send(Signal::SIGTERM, processor.pid())?;
-    logged(&processor, "draining").await?;
+    processor.logged("draining", LONG).await?;
     assert_eq!(processor.exit(), None);
     send(Signal::SIGINT, processor.pid())?;
     assert_eq!(processor.wait(LONG).await?, Exit::Code(1));

@@ -66,6 +66,15 @@ fn detach(thread_id: Pid, goes_on: &Receiver<()>) {
     ptrace::detach(thread_id, None).ok();
 }
 
+async fn in_hand(world: &TestWorld, calls: usize) -> Outcome {
+    wait_until(format!("{calls} calls are in hand"), LONG, || async {
+        let consumer = world.consumer().await.map_err(|error| error.to_string())?;
+        if consumer.num_ack_pending == calls { Ok(()) } else { Err(format!("{consumer:?}")) }
+    })
+    .await?;
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_blocked_loop_pulls_nothing_is_reported_and_ends_when_it_is_told_to() -> Outcome {
     const IN_HAND: usize = 20;
@@ -76,11 +85,7 @@ async fn a_blocked_loop_pulls_nothing_is_reported_and_ends_when_it_is_told_to() 
     for number in 0..IN_HAND {
         world.publish(SESSION_ENDED_SUBJECT, end(number)).await?;
     }
-    wait_until("its calls are in hand", LONG, || async {
-        let consumer = world.consumer().await.map_err(|error| error.to_string())?;
-        if consumer.num_ack_pending == IN_HAND { Ok(()) } else { Err(format!("{consumer:?}")) }
-    })
-    .await?;
+    in_hand(&world, IN_HAND).await?;
     let Some(stopped) = Stopped::main_thread_of(blocked.pid())? else { return Ok(()) };
     wait_until("its request for messages has expired", LONG, || async {
         let consumer = world.consumer().await.map_err(|error| error.to_string())?;
@@ -118,11 +123,7 @@ async fn a_loop_that_goes_on_does_nothing_twice() -> Outcome {
     for number in 0..CALLS {
         world.publish(SESSION_ENDED_SUBJECT, end(number)).await?;
     }
-    wait_until("its calls are in hand", LONG, || async {
-        let consumer = world.consumer().await.map_err(|error| error.to_string())?;
-        if consumer.num_ack_pending == CALLS { Ok(()) } else { Err(format!("{consumer:?}")) }
-    })
-    .await?;
+    in_hand(&world, CALLS).await?;
     let Some(stopped) = Stopped::main_thread_of(blocked.pid())? else { return Ok(()) };
     let healthy = world.processor("run").arguments(settings).start_ready(LONG).await?;
     announced(&world, &healthy, CALLS, LONG).await?;

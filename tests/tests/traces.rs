@@ -10,7 +10,7 @@ use std::{
 use transcript_tests::{
     calls::{Call, fixture},
     process_guard::Exit,
-    processor::{Processor, ProcessorCommand},
+    processor::ProcessorCommand,
     wait::wait_until,
     world::TestWorld,
 };
@@ -20,15 +20,6 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 /// Long beside everything awaited here, also on a busy machine.
 const LONG: Duration = Duration::from_secs(90);
 const CALLS: [&str; 3] = ["olive-oil", "festival-lineup", "nobody-spoke"];
-
-async fn started(command: &ProcessorCommand) -> Result<Processor, Box<dyn std::error::Error>> {
-    let processor = command.start().await?;
-    wait_until("the processor is ready", LONG, || async {
-        if processor.logs().contains("ready") { Ok(()) } else { Err(processor.logs()) }
-    })
-    .await?;
-    Ok(processor)
-}
 
 /// Waits until so many calls are announced and every message is acknowledged.
 async fn all_done(world: &TestWorld, notifications: usize) -> Outcome {
@@ -79,7 +70,7 @@ async fn what_is_recorded_replays_file_by_file_and_call_by_call() -> Outcome {
         "--ack-wait=900ms",
         "--name=one / \u{442}\u{432}\u{43e}",
     ]);
-    let processor = started(&command).await?;
+    let processor = command.start_ready(LONG).await?;
     assert!(processor.logs().contains("the words of the calls are left out"), "{}", processor.logs());
     for name in CALLS {
         let late = if name == "festival-lineup" { ["--late=5", "--late-by=1500ms"].as_slice() } else { &[] };
@@ -136,7 +127,7 @@ async fn a_killed_processor_leaves_whole_lines() -> Outcome {
     }
     let mut announced = 0;
     for life in 0..3 {
-        let processor = started(&run).await?;
+        let processor = run.start_ready(LONG).await?;
         for call in &calls[life * 20..][..20] {
             world.publish_session_end(&call.session, 20).await?;
         }
@@ -151,7 +142,7 @@ async fn a_killed_processor_leaves_whole_lines() -> Outcome {
         assert_eq!(files(traces.path())?.len(), life + 1);
         replays(&[traces.path()]).await?;
     }
-    let processor = started(&run).await?;
+    let processor = run.start_ready(LONG).await?;
     all_done(&world, calls.len()).await?;
     processor.terminate().await?;
     let said = replays(&[traces.path()]).await?;
@@ -183,7 +174,7 @@ async fn recorded(calls: &[PathBuf], arguments: &[&str]) -> Result<BTreeSet<Stri
     let world = TestWorld::start().await?;
     let traces = tempfile::tempdir()?;
     let run = world.processor("run").arguments(["--quiet-period=100ms", "--name=p", "--record"]);
-    let processor = started(&run.argument(traces.path()).arguments(arguments)).await?;
+    let processor = run.argument(traces.path()).arguments(arguments).start_ready(LONG).await?;
     world.processor("play").arguments(calls).run(LONG).await?;
     all_done(&world, calls.len()).await?;
     processor.terminate().await?;

@@ -10,7 +10,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     task::JoinSet,
-    time::timeout,
+    time::{Instant, timeout},
 };
 use tokio_tungstenite::tungstenite::{
     Message,
@@ -20,8 +20,9 @@ use tokio_tungstenite::tungstenite::{
     },
 };
 use transcript_tests::{
-    processor::ProcessorCommand,
-    transcriber::{Client, RunningTranscriber, TranscriberError, exchange},
+    http::{self, HttpAnswer, HttpError},
+    process_guard::Exit,
+    transcriber::{Client, RunningTranscriber, TranscriberError, without_nats},
     world::TestWorld,
 };
 
@@ -30,6 +31,9 @@ type Outcome = Result<(), Box<dyn Error>>;
 const LONG: Duration = Duration::from_secs(60);
 const SECRET: &str = "a-secret-of-thirty-two-bytes-or-more";
 const FAR: u64 = 4_000_000_000;
+/// Opens a WebSocket, for tests that write their frames themselves.
+const UPGRADE: &str = "GET /v1/conversations/c/sessions/s HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                       Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
 
 /// A world, a transcriber without NATS, and the directory of its files.
 async fn started(
@@ -37,11 +41,7 @@ async fn started(
 ) -> Result<(TestWorld, RunningTranscriber, TempDir), Box<dyn Error>> {
     let world = TestWorld::start().await?;
     let files = TempDir::new()?;
-    let command = ProcessorCommand::new("transcriber")
-        .environment("MONGODB_URI", world.mongodb_uri())
-        .environment("MONGODB_DATABASE", world.database().name())
-        .arguments(arguments(&files));
-    let transcriber = RunningTranscriber::start(command).await?;
+    let transcriber = RunningTranscriber::start(without_nats(&world).arguments(arguments(&files))).await?;
     Ok((world, transcriber, files))
 }
 
@@ -107,8 +107,7 @@ async fn without_tokens_only_a_loopback_address_is_listened_on() -> Outcome {
     let world = TestWorld::start().await?;
     let command = world.processor("transcriber").arguments(["--listen", "0.0.0.0:0"]);
     let process = command.start().await?;
-    let exit = process.wait(LONG).await?;
-    assert_eq!(exit.to_string(), "exit code 2", "{}", process.logs());
+    assert_eq!(process.wait(LONG).await?, Exit::Code(2), "{}", process.logs());
     assert!(process.logs().contains("--token-file"), "{}", process.logs());
     Ok(())
 }
@@ -162,9 +161,7 @@ async fn bad_frames_are_refused_with_a_code_and_affect_no_other_socket() -> Outc
 async fn an_unmasked_frame_and_a_header_that_never_ends_are_refused() -> Outcome {
     let (_world, transcriber, _files) = started(|_| vec!["--header-timeout".to_owned(), "300ms".to_owned()]).await?;
     let mut stream = TcpStream::connect(transcriber.address).await?;
-    let upgrade = "GET /v1/conversations/c/sessions/s HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-                   Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
-    stream.write_all(upgrade.as_bytes()).await?;
+    stream.write_all(UPGRADE.as_bytes()).await?;
     // A text frame of two bytes, without the mask that every frame of a client has.
     stream.write_all(&[0x81, 0x02, b'{', b'}']).await?;
     let mut answer = Vec::new();
@@ -173,13 +170,16 @@ async fn an_unmasked_frame_and_a_header_that_never_ends_are_refused() -> Outcome
     assert!(position.is_some(), "{:?}", String::from_utf8_lossy(&answer));
     let mut slow = TcpStream::connect(transcriber.address).await?;
     slow.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nX-Endless: ").await?;
+    let begun = Instant::now();
     let mut rest = Vec::new();
     let closed = timeout(LONG, slow.read_to_end(&mut rest)).await?;
     assert!(closed.is_ok() || rest.is_empty(), "{closed:?}");
+    assert!(begun.elapsed() < Duration::from_secs(10), "the default is not what was set: {:?}", begun.elapsed());
     // A header that is too large.
     let large = format!("GET / HTTP/1.1\r\nHost: x\r\nX-Large: {}\r\n\r\n", "x".repeat(64 << 10));
-    let answer = exchange(transcriber.address, large.as_bytes()).await;
-    assert!(answer.as_ref().map_or(true, |answer| answer.contains(" 431 ")), "{answer:?}");
+    let answer = http::send(transcriber.address, &large).await;
+    // The connection may end before all of it is written.
+    assert!(matches!(&answer, Ok(HttpAnswer { status: 431, .. }) | Err(HttpError::Connection(_))), "{answer:?}");
     Ok(())
 }
 
@@ -191,18 +191,18 @@ async fn limits_of_connections_and_segments_are_told() -> Outcome {
     one.until("ready").await?;
     let mut two = transcriber.connect("c", "s", "").await?;
     two.until("ready").await?;
-    for session in ["s", "other", "more"] {
+    let refused = async |session| {
         let mut client = transcriber.connect("c", session, "").await?;
-        if session == "other" {
-            client.until("ready").await?;
-            std::mem::forget(client);
-            continue;
-        }
         let error = client.until("error").await?.pop().unwrap_or_default();
         assert!(error["reason"].is_string(), "{error}");
         let closed = client.closed().await?;
         assert!([1008, 1013].contains(&closed.code), "{closed:?}");
-    }
+        Ok::<_, TranscriberError>(())
+    };
+    refused("s").await?;
+    let mut three = transcriber.connect("c", "other", "").await?;
+    three.until("ready").await?;
+    refused("more").await?;
     for _ in 0..3 {
         one.send(&json!({ "text": "One." })).await?;
     }
@@ -265,15 +265,15 @@ async fn a_connection_from_which_nothing_is_heard_is_closed() -> Outcome {
     // One that answers pings, because it is read, and one that does not.
     let mut alive = transcriber.connect("c", "s", "").await?;
     let mut silent = TcpStream::connect(transcriber.address).await?;
-    let upgrade = "GET /v1/conversations/c/sessions/s HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-                   Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
-    silent.write_all(upgrade.as_bytes()).await?;
+    silent.write_all(UPGRADE.as_bytes()).await?;
+    let begun = Instant::now();
     let mut answer = Vec::new();
     let closed = async { timeout(LONG, silent.read_to_end(&mut answer)).await };
     tokio::select! {
         closed = closed => { closed??; }
         frame = alive.until("saved") => return Err(format!("{frame:?}").into()),
     }
+    assert!(begun.elapsed() < Duration::from_secs(30), "the default is not what was set: {:?}", begun.elapsed());
     alive.say("1", "Still here.").await?;
     assert_eq!(alive.finalize().await?, 1);
     Ok(())

@@ -8,9 +8,12 @@ use mongodb::{
     bson::{Document, doc},
 };
 use serde_json::json;
-use transcript_core::ids::Session;
+use transcript_core::{contract::SEGMENTS_COLLECTION, ids::Session};
 use transcript_processor::{operate::setup, transcriber::store::Store};
-use transcript_tests::servers::{Mongod, TestDatabase};
+use transcript_tests::{
+    servers::{Mongod, TestDatabase},
+    wait::wait_until,
+};
 use transcript_transcriber::{
     Departure, Effect, EpochId, EpochOpened, Fence, IdleOthers, InstanceId, Joined, Report, SavedSegment, Silence,
     Source,
@@ -18,6 +21,9 @@ use transcript_transcriber::{
 };
 
 type Outcome = Result<(), Box<dyn Error>>;
+
+/// Long beside everything awaited here, also on a busy machine.
+const LONG: Duration = Duration::from_secs(60);
 
 /// A store, and an instance that writes to it.
 struct Fixture {
@@ -73,7 +79,7 @@ impl Fixture {
     }
 
     async fn segments(&self) -> Result<Vec<Document>, Box<dyn Error>> {
-        let segments = self.handle().collection::<Document>("transcriptsegments");
+        let segments = self.handle().collection::<Document>(SEGMENTS_COLLECTION);
         Ok(segments.find(doc! {}).sort(doc! { "index": 1 }).await?.try_collect().await?)
     }
 }
@@ -179,7 +185,7 @@ async fn a_segment_is_stored_once_and_a_later_write_replaces_its_text() -> Outco
 async fn a_taken_index_is_told_and_stops_no_other_segment() -> Outcome {
     let fixture = Fixture::start().await?;
     let foreign = doc! { "_id": "$$ROOT:1", "sessionId": "$$ROOT", "conversationId": "$conversation.id", "index": 9_i64, "text": "x" };
-    fixture.handle().collection("transcriptsegments").insert_one(foreign).await?;
+    fixture.handle().collection(SEGMENTS_COLLECTION).insert_one(foreign).await?;
     let saved = fixture.save(vec![segment("one", 0, 1), segment("two", 1, 1), segment("three", 2, 1)]).await;
     let expected =
         [SavedSegment::Stored { index: 0 }, SavedSegment::IndexTaken { highest: 9 }, SavedSegment::Stored { index: 2 }];
@@ -283,9 +289,12 @@ async fn a_dead_instance_is_found_and_succeeded_and_can_write_nothing_more() -> 
     let own = orphans(Some(instance("a"))).await;
     assert!(matches!(&own, Report::Orphans(own) if own.len() == 1), "{own:?}");
     assert_eq!(fixture.perform(Effect::ReleaseLease { instance: instance("a") }).await, Report::LeaseReleased);
-    tokio::time::sleep(Duration::from_millis(5)).await;
-    let found = orphans(None).await;
-    let Report::Orphans(found) = &found else { panic!("{found:?}") };
+    // The lease ends with the millisecond in which it was released.
+    let found = wait_until("the dead instance is found", LONG, || async {
+        let Report::Orphans(found) = orphans(None).await else { panic!("no orphans are told") };
+        if found.is_empty() { Err("nobody is dead") } else { Ok(found) }
+    })
+    .await?;
     assert_eq!(found.iter().map(|orphan| orphan.instance.clone()).collect::<Vec<_>>(), [instance("a")]);
     assert_eq!(found.first().map(|orphan| orphan.session.clone()), Some(session()));
     let renewed = Effect::RenewLease { instance: instance("a"), duration: Duration::from_secs(3600) };

@@ -16,17 +16,18 @@ use std::{
 use fastrand::Rng;
 use futures::TryStreamExt;
 use mongodb::bson::{Document, doc};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep},
 };
-use transcript_core::contract::{SESSION_ENDED_SUBJECT, TRANSCRIPTION_STREAM};
+use transcript_core::contract::SESSION_ENDED_SUBJECT;
 use transcript_tests::{
     transcriber::{Client, RunningTranscriber},
     wait::wait_until,
     world::TestWorld,
 };
+use transcript_transcriber::document::SESSIONS_COLLECTION;
 
 type Outcome = Result<(), Box<dyn Error>>;
 
@@ -104,17 +105,12 @@ async fn participant(addresses: Addresses, session: String, name: String, mut rn
     }
 }
 
-/// The last end of each session, and how many there are.
+/// What the ends of each session count.
 async fn ends(world: &TestWorld) -> Result<BTreeMap<String, Vec<u64>>, Box<dyn Error>> {
-    let stream = world.jetstream.get_stream(TRANSCRIPTION_STREAM).await?;
     let mut ends: BTreeMap<String, Vec<u64>> = BTreeMap::new();
-    for sequence in 1..=stream.cached_info().state.last_sequence {
-        let Ok(message) = stream.get_raw_message(sequence).await else { continue };
-        if message.subject.as_str() == SESSION_ENDED_SUBJECT {
-            let end: Value = serde_json::from_slice(&message.payload)?;
-            let session = end["sessionId"].as_str().unwrap_or_default().to_owned();
-            ends.entry(session).or_default().push(end["publishedSegments"].as_u64().unwrap_or_default());
-        }
+    for end in world.payloads(SESSION_ENDED_SUBJECT).await? {
+        let session = end["sessionId"].as_str().unwrap_or_default().to_owned();
+        ends.entry(session).or_default().push(end["publishedSegments"].as_u64().unwrap_or_default());
     }
     Ok(ends)
 }
@@ -139,17 +135,8 @@ async fn transcribers_are_killed_and_nats_goes_away() -> Outcome {
     world.processor("setup").run(LONG).await?;
     let revising = ["--quiet-period", "100ms", "--revise", "--revise-every", "200ms"];
     let processor = world.processor("run").arguments(revising).start().await?;
-    let command = || {
-        world.processor("transcriber").arguments([
-            "--lease",
-            "1s",
-            "--end-after-break",
-            "2s",
-            "--end-after-close",
-            "500ms",
-        ])
-    };
-    let command = command();
+    let delays = ["--lease", "1s", "--end-after-break", "2s", "--end-after-close", "500ms"];
+    let command = world.processor("transcriber").arguments(delays);
     let addresses = Addresses::default();
     let mut transcribers = Vec::new();
     for place in 0..2 {
@@ -187,7 +174,7 @@ async fn transcribers_are_killed_and_nats_goes_away() -> Outcome {
     eprintln!("{sessions} sessions were delivered in {:?}", begun.elapsed());
     let within = LONG + SETTLES * u32::try_from(sessions)?;
     let all_ended = wait_until("every session has ended", within, || async {
-        let open = world.database().collection::<Document>("transcriptsessions");
+        let open = world.database().collection::<Document>(SESSIONS_COLLECTION);
         let open = open.count_documents(doc! { "state": { "$ne": "ended" } }).await.map_err(|e| e.to_string())?;
         let ended = ends(&world).await.map_err(|e| e.to_string())?.len();
         if open == 0 && ended == sessions { Ok(()) } else { Err(format!("{open} are open, {ended} have ended")) }

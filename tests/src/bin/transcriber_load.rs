@@ -160,9 +160,8 @@ async fn socket(
     ticks.tick().await;
     while begun.elapsed() < lasts || latencies.len() < sent.len() {
         let ends = begun.elapsed() >= lasts;
-        let window = sent.len() - latencies.len() < WINDOW;
-        let sends = !ends && if pause.is_some() { false } else { window };
-        if sends {
+        let has_room = sent.len() - latencies.len() < WINDOW;
+        if pause.is_none() && has_room && !ends {
             say(&mut client, &mut sent).await?;
             continue;
         }
