@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, env, fs, os::unix::fs::symlink, path::PathBuf, 
 
 use tempfile::TempDir;
 use tokio::process::Command;
+use transcript_core::ids::Session;
 use transcript_tests::{
     cargo::{self, Version},
     clients::{Client, Language},
@@ -19,6 +20,8 @@ type TestResult = Result<(), Box<dyn std::error::Error>>;
 const README: &str = "README.md";
 const MANUAL: &str = "shell-tokio/README.md";
 const SOON: Duration = Duration::from_secs(60);
+/// What a program writes into a document stands between these lines, as wide as it is.
+const MADE: (&str, &str) = ("<!-- cargo crash-table --readme: begin -->", "<!-- cargo crash-table --readme: end -->");
 
 /// Commands that build, or that are the run of tests that this one is in.
 const OF_CARGO: [&str; 3] = ["cargo demo", "cargo test --workspace", "cargo install --locked --path shell-tokio"];
@@ -72,8 +75,12 @@ async fn the_programs_of_the_readme_publish_a_call_and_read_that_it_is_processed
     {
         let Some(client) = client(language, program) else { continue };
         client.run_in(world.environment()).await?;
-        let key = format!("room-7:{session}");
-        let summary = world.wait_for_summary(&key).await?;
+        let key = Session::new("room-7", session)?.key();
+        let summary = wait_until(format!("{key} is summed up"), SOON, || async {
+            let summary = world.summary(&key).await.map_err(|error| error.to_string())?;
+            summary.ok_or_else(|| processor.logs())
+        })
+        .await?;
         assert_eq!((summary.get_i64("segments")?, summary.get_bool("complete")?), (2, true), "{summary}");
     }
     if let Some(client) = client(Language::Python, read) {

@@ -118,7 +118,8 @@ pub async fn serve(
 }
 
 async fn stopped(stop: &mut watch::Receiver<bool>) {
-    stop.wait_for(|stop| *stop).await.map_or((), drop);
+    // Whoever could say so is gone: the transcriber has ended.
+    stop.wait_for(|stop| *stop).await.ok();
 }
 
 /// Tells why, as far as that can be done without waiting for the client.
