@@ -6,7 +6,7 @@ pub mod event;
 pub mod ids;
 mod wall_time;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 pub use self::wall_time::WallTime;
 use self::{
@@ -56,8 +56,9 @@ pub const SEGMENTS_COLLECTION: &str = "transcriptsegments";
 /// The collection of summaries.
 pub const SUMMARIES_COLLECTION: &str = "transcriptsummaries";
 
-/// The notification: the payload of `transcript.processed`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// The notification: the payload of `transcript.processed`. On the wire it begins with the session's `key`, the `_id` of the
+/// stored summary, so that nobody who reads it needs to escape ids.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Notification {
     /// The session whose summary is stored.
@@ -68,8 +69,26 @@ pub struct Notification {
     /// Whether those are at least as many as were announced.
     pub complete: bool,
     /// Which summary of the session this is, counted from 1; only `transcript.revised` says it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub revision: Option<u64>,
+}
+
+impl Serialize for Notification {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct WithKey<'a> {
+            key: Key,
+            #[serde(flatten)]
+            session: &'a Session,
+            segments: u64,
+            complete: bool,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            revision: Option<u64>,
+        }
+        let Self { session, segments, complete, revision } = self;
+        WithKey { key: session.key(), session, segments: *segments, complete: *complete, revision: *revision }
+            .serialize(serializer)
+    }
 }
 
 /// What is announced, and how it is known again.
@@ -176,6 +195,19 @@ mod tests {
         let free = |taken| free_message_id(Announcement::Processed.message_id(&key), taken);
         assert_eq!([free(0), free(1), free(2)], ["c:s", "c:s%n", "c:s%n2"]);
         assert_eq!(redrive_id(7), "redrive-7");
+    }
+
+    #[test]
+    fn a_notification_names_its_key_and_is_read_without_it() {
+        let session = Session::new("c:d", "s").expect("ids are valid");
+        let notification = Notification { session, segments: 3, complete: false, revision: None };
+        let written = serde_json::to_value(&notification).expect("it is JSON");
+        let mut told = serde_json::json!({
+            "key": "c%3Ad:s", "conversationId": "c:d", "sessionId": "s", "segments": 3, "complete": false
+        });
+        assert_eq!(written, told);
+        told.as_object_mut().expect("an object").remove("key");
+        assert_eq!(serde_json::from_value::<Notification>(told).expect("older ones have none"), notification);
     }
 
     #[test]

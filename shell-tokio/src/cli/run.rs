@@ -39,7 +39,7 @@ pub struct RunArgs {
     )]
     pub name: Option<String>,
     /// How long NATS or MongoDB may refuse a login while run runs, 1s to 1d. Then it drains and ends with exit code 1, so that
-    /// its supervisor starts it with the credentials that hold then
+    /// it is started again with the credentials that hold then
     #[arg(
         long, env = "TRANSCRIPT_LOGIN_TIMEOUT", value_name = "DURATION", default_value = "2m", help_heading = SERVERS,
         value_parser = parse::duration("1s", "1d")

@@ -217,6 +217,13 @@ pub struct NatsArgs {
         conflicts_with = "js-domain", value_parser = parse::subject
     )]
     pub js_api_prefix: Option<String>,
+    /// What the subjects on which answers are received begin with: with one for each user, no user needs the permission to
+    /// subscribe to what others are answered
+    #[arg(
+        id = "nats-inbox-prefix", long, env = "NATS_INBOX_PREFIX", value_name = "SUBJECT", default_value = "_INBOX",
+        value_parser = parse::subject
+    )]
+    pub inbox_prefix: String,
     /// Begin TLS before the NATS server has said anything, as a server with handshake_first wants it
     #[arg(id = "nats-tls-first", long, env = "NATS_TLS_FIRST", value_parser = BoolishValueParser::new())]
     pub tls_first: bool,

@@ -23,7 +23,7 @@ pub struct TranscriberArgs {
     /// Name of this transcriber in logs and in the session documents; the machine's name and the process's number if not given
     #[arg(long, env = "TRANSCRIPT_NAME", value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub name: Option<String>,
-    /// How long NATS or MongoDB may refuse a login, 1s to 1d. Then it ends with exit code 1, so that its supervisor starts it with
+    /// How long NATS or MongoDB may refuse a login, 1s to 1d. Then it ends with exit code 1, so that it is started again with
     /// the credentials that hold then
     #[arg(
         long, env = "TRANSCRIPT_LOGIN_TIMEOUT", value_name = "DURATION", default_value = "2m", help_heading = SERVERS,

@@ -241,7 +241,6 @@ impl<'a> Calls<'a> {
                 batch.clear();
             }
         }
-        reader.finish().await;
         self.print(&batch, &known, print, is_due).await?;
         self.read = through;
         Ok(())

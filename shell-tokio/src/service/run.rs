@@ -28,7 +28,10 @@ use crate::{
     service::mongodb::{BatchSizes, Store, stale::Watch},
     service::nats::{Socket, flush},
     service::record::{self, RecordError, Recording, Tape, Target},
-    service::watchdog::{self, LoopHealth, Turns, Watchdog},
+    service::{
+        systemd,
+        watchdog::{self, Loop, LoopHealth, Turns, Watchdog},
+    },
 };
 
 /// How long after it was missed a consumer is made anew. nats-server removes the files of a deleted one a while after it
@@ -209,12 +212,17 @@ pub async fn drive(
     let store = Store::start(database, &reports, clock, request_timeout, batches.clone());
     let servers = RealServers { store, nats: socket, repair };
     log_ready(&name, args, &values);
+    systemd::tell(systemd::State::Ready);
     let turns = Turns::default();
     let health = LoopHealth::default();
     let watched = health.clone();
+    let is_watched = systemd::watches();
     let report = move |seen| {
         watched.saw(seen);
         watchdog::log(seen);
+        if is_watched && !matches!(seen, Loop::StandsStill { .. }) {
+            systemd::tell(systemd::State::Watchdog);
+        }
     };
     let watchdog = Watchdog::start(turns.clone(), report).map_err(RunError::Watchdog)?;
     let (asker, questions) = questions();

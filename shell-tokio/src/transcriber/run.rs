@@ -31,6 +31,7 @@ use crate::{
     service::{
         clock::Clock,
         run::{Ends, own_name},
+        systemd,
     },
 };
 
@@ -113,6 +114,7 @@ pub async fn run(
     let (max, header) = (args.limits.max_connections, args.limits.header_timeout);
     let listening = tokio::spawn(listen::serve(listener, router, max, header, stopped));
     tracing::info!(name = &*settings.name, %address, "ready");
+    systemd::tell(systemd::State::Ready);
     let store = Store::new(database, args.limits.request_timeout);
     let driver = Driver::new(machine, &settings, Clock::start(), store, stream.clone());
     let (drain, mut drained) = mpsc::unbounded_channel();

@@ -180,7 +180,6 @@ impl Pass {
                 progress.add(STEP);
             }
         }
-        reader.finish().await;
         Ok(())
     }
 
@@ -208,7 +207,6 @@ impl Pass {
                 seen.last_end = record.sequence;
             }
         }
-        reader.finish().await;
         Ok(())
     }
 
