@@ -1,10 +1,10 @@
 //! Which deliveries the server knows, and the acknowledgements that wait until it knows theirs.
 //!
-//! A server that was killed forgets the deliveries of its last moments. It drops an acknowledgement of one without an answer,
-//! and hands the message over again as a new one (nats-server, `server/consumer.go`: `processAckMsgLocked`). An acknowledgement
-//! that is sent in between is lost, and has to be sent again. So after each connect an acknowledgement waits until the server
-//! has said that it handed its message over: by what it tells of the consumer, or by a delivery of this message or of a later
-//! one. nats-server looks at the place in the stream only.
+//! A server that was killed forgets the deliveries of its last moments. It drops an acknowledgement of one without an
+//! answer, and hands the message over again as a new one (nats-server, `server/consumer.go`: `processAckMsgLocked`). An
+//! acknowledgement that is sent in between is lost, and has to be sent again. So after each connect an acknowledgement waits
+//! until the server has said that it handed its message over: by what it tells of the consumer, or by a delivery of this
+//! message or of a later one. nats-server looks at the place in the stream only.
 
 use std::{collections::BTreeMap, mem};
 
