@@ -7,7 +7,10 @@ use std::{
 };
 
 use jetstream_model::{AckBody, AckSubject};
-use transcript_core::{Acknowledgement, DELIVERIES_STOP_WITHIN, Effect, Time, ids::JobId};
+use transcript_core::{
+    Acknowledgement, DELIVERIES_STOP_WITHIN, Effect, Report, Time,
+    ids::{EffectId, JobId},
+};
 
 use super::{Property, TheEnd};
 use crate::{
@@ -107,6 +110,8 @@ pub(super) struct HeartbeatWhileAlive {
 struct Held {
     since: BTreeMap<u64, Time>,
     oldest: BTreeSet<(Time, u64)>,
+    /// The last acknowledgement that each job asked for, and its message. It settles a delivery that it crosses as well.
+    acknowledging: BTreeMap<JobId, (EffectId, u64)>,
 }
 
 impl Held {
@@ -169,12 +174,23 @@ impl Property for HeartbeatWhileAlive {
                 held.sign(message, now);
             }
         }
-        if let Observation::Asked { processor, effect, .. } = seen {
+        if let Observation::Asked { processor, id, effect } = seen {
             let held = self.held.entry(*processor).or_default();
             held.overdue(now, self.heartbeats.get(processor).copied().unwrap_or(Duration::MAX))?;
-            if let Effect::Acknowledge { reply, .. } = effect {
-                held.release(sequence(reply));
+            if let Effect::Acknowledge { reply, acknowledgement, .. } = effect {
+                let message = sequence(reply);
+                held.release(message);
+                if !matches!(acknowledgement, Acknowledgement::Nak { .. }) {
+                    held.acknowledging.insert(id.job, (*id, message));
+                }
             }
+        }
+        if let Observation::Reported { processor, id, report: Report::Acknowledged } = seen
+            && let Some(held) = self.held.get_mut(processor)
+            && let Some((_, message)) = held.acknowledging.get(&id.job).copied().filter(|(asked, _)| *asked == *id)
+        {
+            held.acknowledging.remove(&id.job);
+            held.release(message);
         }
         Ok(())
     }

@@ -58,6 +58,11 @@ impl Bench {
         }
     }
 
+    /// Answers the last look at the consumer: nothing is under way but what was handed over between these two places.
+    fn looked(&mut self, floor: u64, delivered: u64) {
+        self.answer("CONSUMER.INFO", &info(floor, delivered, ""));
+    }
+
     fn pass(&mut self, span: Duration) {
         self.now = self.now.after(span);
         self.handle(Input::Woken);
@@ -77,6 +82,12 @@ impl Bench {
         let (to, reply, payload) = (Address::Inbox(token), reply.map(Arc::from), payload.to_vec());
         let received_at = WallTime::from_millis(1);
         self.handle(Input::Received(Message { to, reply, status, headers: vec![], payload, received_at }));
+    }
+
+    /// Hands the message at this place over.
+    fn deliver(&mut self, place: u64) {
+        let reply = format!("$JS.ACK.TRANSCRIPTION.transcript-processor.1.{place}.{place}.0.0");
+        self.receive(0, Some(&reply), None, b"{}");
     }
 
     /// Answers the last request to such a subject.
@@ -227,6 +238,7 @@ fn the_dead_letter_of_another_message_is_not_this_one() {
 #[test]
 fn an_outage_keeps_one_request_for_each_job_and_sends_it_once_afterwards() {
     let mut bench = Bench::new(0);
+    bench.looked(0, 10_000);
     for job in 1..=10_000 {
         bench.handle(Input::Perform { id: effect_id(job, 1), effect: ack(job) });
     }
@@ -244,15 +256,67 @@ fn an_outage_keeps_one_request_for_each_job_and_sends_it_once_afterwards() {
     assert!(bench.client.pending() <= before, "{} of {before}", bench.client.pending());
     assert_eq!(bench.count("$JS.ACK"), 10_000, "nothing is sent without a connection");
     bench.connect(30);
+    bench.looked(0, 10_000);
     assert_eq!(bench.count("$JS.ACK"), 20_000, "one request for each");
     assert_eq!(bench.wake_up.map(|it| it.timer), Some(Timer::Answer));
+}
+
+/// A server that was killed drops an acknowledgement of a delivery that it has forgotten, and hands the message over again.
+#[test]
+fn a_delivery_that_the_server_has_forgotten_is_acknowledged_once() {
+    let mut bench = Bench::new(10);
+    bench.looked(0, 0);
+    for place in 1..=3 {
+        bench.deliver(place);
+    }
+    bench.handle(Input::Disconnected);
+    for job in 1..=3 {
+        bench.handle(Input::Perform { id: effect_id(job, 1), effect: ack(job) });
+    }
+    bench.connect(3);
+    assert_eq!(bench.count("$JS.ACK"), 0, "nobody knows yet which deliveries the server knows");
+    bench.looked(0, 1);
+    assert_eq!((bench.count("$JS.ACK"), bench.count(".1.1.1.")), (1, 1), "it has forgotten the others");
+    bench.deliver(2);
+    assert_eq!(bench.count("$JS.ACK"), 2, "it knows this one again");
+    // Another process was given the last one: so the consumer shows.
+    bench.pass(Settings::default().consumer_every);
+    bench.looked(0, 3);
+    assert_eq!(bench.count("$JS.ACK"), 3);
+    bench.pass(Duration::from_secs(1));
+    assert_eq!(bench.count("$JS.ACK"), 3, "each was acknowledged once");
+}
+
+#[test]
+fn acknowledgements_do_not_wait_for_a_consumer_that_cannot_be_looked_at() {
+    let mut bench = Bench::new(0);
+    bench.perform(ack(7));
+    assert_eq!(bench.count("$JS.ACK"), 0);
+    bench.pass(Settings::default().request_timeout);
+    assert_eq!(bench.count("$JS.ACK"), 1);
+}
+
+/// The core asks anew before the server has said anything.
+#[test]
+fn an_acknowledgement_that_is_held_and_asked_for_again_is_sent_once() {
+    let mut bench = Bench::new(0);
+    for number in 1..=2 {
+        bench.handle(Input::Perform { id: effect_id(1, number), effect: ack(7) });
+    }
+    bench.looked(0, 7);
+    assert_eq!(bench.count("$JS.ACK"), 1);
+    bench.answer("$JS.ACK", "");
+    let id = effect_id(1, 2);
+    assert!(
+        matches!(bench.told.last(), Some(CoreInput::Reported { effect, report: Report::Acknowledged }) if *effect == id)
+    );
 }
 
 #[test]
 fn a_time_out_runs_from_when_the_request_is_sent() {
     let mut bench = Bench::new(0);
     bench.handle(Input::Disconnected);
-    bench.perform(ack(1));
+    bench.perform(publish());
     bench.pass(Duration::from_secs(60));
     assert_eq!(bench.told, []);
     bench.connect(1);
@@ -296,7 +360,7 @@ fn no_more_is_given_to_be_written_than_may_wait() {
     let mut client = JetStream::new(Settings { max_unwritten: 10, ..Settings::default() });
     client.handle(Time::ZERO, Input::Connected { max_payload: 1 << 20, failed_attempts: 0 });
     for job in 1..=50 {
-        client.handle(Time::ZERO, Input::Perform { id: effect_id(job, 1), effect: ack(job) });
+        client.handle(Time::ZERO, Input::Perform { id: effect_id(job, 1), effect: publish() });
     }
     let sent = |client: &mut JetStream| {
         std::iter::from_fn(|| Some(client.poll_output())).take_while(|it| matches!(it, Output::Send(_))).count()

@@ -1,6 +1,7 @@
 //! The state machine.
 
 mod answers;
+mod known;
 mod looks;
 mod requests;
 
@@ -15,7 +16,10 @@ use transcript_core::{
     ids::{EffectId, JobId},
 };
 
-use self::requests::{Subjects, body};
+use self::{
+    known::KnownDeliveries,
+    requests::{Subjects, body},
+};
 use super::{
     Input, Note, Output, Settings, Timer, WakeUp,
     delivery::AckSubject,
@@ -50,6 +54,7 @@ pub struct JetStream {
     /// The tasks that wait before their next request.
     paused: BTreeSet<(Time, TaskId)>,
     heartbeats: VecDeque<Arc<str>>,
+    known: KnownDeliveries,
     pulls: Pulls,
     /// The last pull request and its payload: most of them are alike.
     last_pull: Option<(pull::Request, Vec<u8>)>,
@@ -88,6 +93,8 @@ enum TaskState {
     Queued,
     Open(u64),
     Paused,
+    /// The server may not know the delivery that it acknowledges.
+    Held,
 }
 
 #[derive(Debug)]
@@ -101,6 +108,8 @@ enum Work {
     Acknowledge {
         effect: EffectId,
         reply: Arc<str>,
+        /// The place of its message in the stream; 0 where the subject does not say it.
+        stream_sequence: u64,
         body: String,
         until: Time,
     },
@@ -155,6 +164,7 @@ impl JetStream {
             open: BTreeMap::new(),
             paused: BTreeSet::new(),
             heartbeats: VecDeque::new(),
+            known: KnownDeliveries::default(),
             last_pull: None,
             search: Search::default(),
             advisories: 0,
@@ -229,6 +239,7 @@ impl JetStream {
         }
         self.suspect |= self.pulls.any_open() || self.search.is_on();
         self.pulls.forget();
+        self.known.forget();
         self.heartbeats.clear();
         let open = std::mem::take(&mut self.open);
         let mut queue: VecDeque<TaskId> = open.into_values().map(|(task, _)| task).collect();
@@ -260,7 +271,8 @@ impl JetStream {
             Effect::DeadLetter { dead_letter } => publish(Content::DeadLetter(dead_letter)),
             Effect::Republish { stream_sequence, ended } => publish(Content::Redriven { of: stream_sequence, ended }),
             Effect::Acknowledge { reply, acknowledgement, .. } => {
-                Work::Acknowledge { effect: id, reply, body: body(&acknowledgement), until }
+                let stream_sequence = AckSubject::parse(&reply).map_or(0, |subject| subject.stream_sequence);
+                Work::Acknowledge { effect: id, reply, stream_sequence, body: body(&acknowledgement), until }
             }
             Effect::Count { .. }
             | Effect::Load { .. }
@@ -279,7 +291,7 @@ impl JetStream {
                 self.open.remove(&token);
                 self.queue.push_back(id);
             }
-            Some(Task { state: TaskState::Paused, .. }) | None => self.queue.push_back(id),
+            Some(Task { state: TaskState::Paused | TaskState::Held, .. }) | None => self.queue.push_back(id),
         }
     }
 

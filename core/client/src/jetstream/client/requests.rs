@@ -59,6 +59,13 @@ impl JetStream {
                 continue;
             }
             let Some(task) = self.tasks.get_mut(&id) else { continue };
+            if let Work::Acknowledge { stream_sequence, .. } = task.work
+                && !self.known.include(stream_sequence)
+            {
+                task.state = TaskState::Held;
+                self.known.hold(stream_sequence, id);
+                continue;
+            }
             let read = |which: &Which| frame(Arc::clone(&self.subjects.read), which.body());
             let made = match &task.work {
                 Work::Publish { publication, .. } | Work::Keep { publication } => {
