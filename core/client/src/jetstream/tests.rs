@@ -122,7 +122,7 @@ fn notification(segments: u64) -> Notification {
 
 fn publish() -> Effect {
     let announcement = Announcement::Processed;
-    Effect::Publish { key: session().key(), announcement, notification: notification(4) }
+    Effect::Publish { key: session().key(), announcement, notification: notification(4), trace_context: None }
 }
 
 fn ack(sequence: u64) -> Effect {
@@ -188,7 +188,12 @@ fn a_duplicate_of_another_message_is_published_under_other_ids() {
 fn an_occupied_subject_is_looked_at() {
     let mut bench = Bench::new(0);
     let announcement = Announcement::ProcessedOnce;
-    bench.perform(Effect::Publish { key: session().key(), announcement, notification: notification(4) });
+    bench.perform(Effect::Publish {
+        key: session().key(),
+        announcement,
+        notification: notification(4),
+        trace_context: None,
+    });
     let expected = |bench: &Bench| {
         header(&bench.sent("transcript.processed.c:s").headers, "Nats-Expected-Last-Subject-Sequence")
             .map(str::to_owned)
