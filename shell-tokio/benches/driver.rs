@@ -85,8 +85,19 @@ impl Bench {
         let (clock, turns) = (Clock::start(), Turns::default());
         let questions = questions().1;
         let (tape, pulls_restarted) = (None, 0);
-        let driver =
-            Driver { processor, client, servers, clock, inputs, nats, tape, turns, questions, pulls_restarted };
+        let driver = Driver {
+            processor,
+            client,
+            servers,
+            clock,
+            inputs,
+            nats,
+            tape,
+            spans: None,
+            turns,
+            questions,
+            pulls_restarted,
+        };
         Self { driver, signals }
     }
 

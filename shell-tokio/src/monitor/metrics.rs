@@ -17,6 +17,7 @@ use transcript_core::{
 use super::{
     Monitor, Observation, behind,
     finding::FindingName,
+    otlp::SpanCounts,
     servers::{ConsumerState, Servers, StreamState},
 };
 use crate::service::{
@@ -61,6 +62,7 @@ pub async fn scrape(monitor: &Monitor, broker: Broker) -> Option<String> {
         behind: behind(&servers, Some(&processor)),
         findings: findings.iter().map(|finding| finding.name).collect(),
         batches: parts.batches.read().into_iter().collect(),
+        spans: parts.spans.clone(),
         left_out: parts.recorder.as_ref().map_or(0, |recorder| recorder.left_out()),
         processor,
         servers,
@@ -79,6 +81,7 @@ struct Numbers {
     behind: Option<Duration>,
     findings: Vec<FindingName>,
     batches: Vec<(CommandKind, Distribution)>,
+    spans: Option<SpanCounts>,
     left_out: u64,
     broker: Broker,
 }
@@ -179,6 +182,9 @@ impl Numbers {
         let help = "Pull requests that JetStream ended for a reason of its own, or of whose end it said nothing";
         out.counter("transcript_pulls_restarted", help, pulls)?;
         out.counter("transcript_trace_left_out", "Inputs left out of the trace", self.left_out)?;
+        let (exported, dropped) = self.spans.as_ref().map_or((0, 0), |spans| (spans.exported(), spans.dropped()));
+        out.counter("transcript_spans_exported", "Spans that the collector of OpenTelemetry took", exported)?;
+        out.counter("transcript_spans_dropped", "Spans that no collector got", dropped)?;
         out.batches("transcript_mongodb_batch_size", "Calls that one command of MongoDB is about", &self.batches)
     }
 

@@ -12,6 +12,7 @@ use crate::{
 mod bench;
 mod drain;
 mod faults;
+mod journal;
 mod table;
 
 use self::bench::*;
