@@ -177,6 +177,11 @@ async fn a_job_and_its_steps_are_spans_of_the_trace_of_the_end_and_of_its_notifi
     publish(&world, "no JSON".to_owned(), &[of_trace("01")]).await?;
     let letter = context(&world, DEAD_LETTER_SUBJECT).await?.ok_or("the dead letter is of a trace")?;
     assert_eq!(letter.to_string(), format!("00-{TRACE}-{PARENT}-01"));
+    let sequence = world.jetstream.get_stream(TRANSCRIPTION_STREAM).await?;
+    let sequence = sequence.get_last_raw_message_by_subject(DEAD_LETTER_SUBJECT).await?.sequence.to_string();
+    world.processor("dead-letters").arguments(["redrive", &sequence]).run(LONG).await?;
+    let redriven = context(&world, SESSION_ENDED_SUBJECT).await?.ok_or("what is redriven is of a trace")?;
+    assert_eq!(redriven, letter);
     let failed = wait_until("its span comes", LONG, || async {
         let failed = |span: &Value| attribute(span, "transcript.outcome").as_deref() == Some("dead_letter");
         collector.spans().into_iter().find(failed).ok_or_else(|| format!("{:?}", collector.requests()))

@@ -11,6 +11,7 @@
 //! | [`recent`] | the last eight hours, minute by minute |
 //! | [`http`] | the listener and its routes |
 //! | [`terminal`] | `status` as a text, and how it is fetched from a running processor |
+//! | [`transcriber`] | health, readiness and metrics of a transcriber |
 //!
 //! No number is kept twice: the core counts, and is asked when somebody looks ([`Asker`]). Nothing here can hold up a call:
 //! a question waits for its answer, never the loop for a question.
@@ -23,6 +24,7 @@ pub mod recent;
 pub mod servers;
 pub mod status;
 pub mod terminal;
+pub mod transcriber;
 
 use std::{
     sync::{Arc, Mutex, PoisonError},

@@ -41,7 +41,7 @@ pub use self::{exporter::LAST_SPANS, recorder::SpanRecorder, settings::OtlpSetti
 use crate::service::clock::Clock;
 
 /// How many jobs' spans may wait to be sent.
-const QUEUE: usize = 4096;
+const QUEUE: usize = 2048;
 
 /// What became of spans since the start.
 #[derive(Debug, Clone, Default)]

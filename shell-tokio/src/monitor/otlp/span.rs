@@ -71,13 +71,13 @@ impl SpanStatus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpanKind {
     /// Work inside the process.
-    Internal = 1,
+    Internal,
     /// A question to a server.
-    Client = 3,
+    Client,
     /// A message is sent.
-    Producer = 4,
+    Producer,
     /// A message is processed.
-    Consumer = 5,
+    Consumer,
 }
 
 impl Serialize for SpanKind {
