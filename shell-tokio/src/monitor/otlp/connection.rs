@@ -128,11 +128,9 @@ impl Collector {
         }
         self.open = Some(sender);
         let ExportAnswer { partial_success } = serde_json::from_slice(&text).unwrap_or_default();
-        let refused = match partial_success.rejected_spans {
-            serde_json::Value::String(text) => text.parse().ok(),
-            other => other.as_u64().and_then(|refused| usize::try_from(refused).ok()),
-        };
-        Ok(refused.unwrap_or(0))
+        let refused = partial_success.rejected_spans;
+        let refused = refused.as_u64().or_else(|| refused.as_str()?.parse().ok()).unwrap_or(0);
+        Ok(usize::try_from(refused).unwrap_or(usize::MAX))
     }
 
     fn request(&self, body: Bytes) -> Result<Request<Body>, ExportError> {

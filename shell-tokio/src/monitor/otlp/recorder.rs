@@ -106,6 +106,7 @@ impl SpanRecorder {
         let first = JobMoved { to: began.state, announcement: None, acknowledgement: None, done: None };
         let mut open = OpenJob::new(self.ids, job, at, epoch, began);
         open.begin_step(self.ids, at, &first);
+        open.outcome.learn(first);
         self.jobs.insert(job, open);
     }
 
