@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     WallTime,
+    contract::trace_context::TraceContext,
     failure::Failure,
     ids::{EffectId, Session},
     micros,
@@ -58,6 +59,9 @@ pub struct Delivery {
     /// The message that this one was made from, where it was published again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redrive_of: Option<u64>,
+    /// The trace that the message belongs to: it goes on in the notification.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace_context: Option<Arc<TraceContext>>,
     /// The message, byte for byte.
     pub payload: Payload,
 }

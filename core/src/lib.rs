@@ -53,6 +53,7 @@
 //!     received_at: WallTime::from_millis(1_700_000_000_001),
 //!     reply: "$JS.ACK.TRANSCRIPTION.transcript-processor.1.1.1.1700000000000000000.0".into(),
 //!     redrive_of: None,
+//!     trace_context: None,
 //!     payload: Payload(ended.to_vec()),
 //! })]);
 //! let (mut now, mut performed) = (Time::ZERO, vec![]);
@@ -87,6 +88,7 @@ pub mod failure;
 pub mod ids;
 mod input;
 mod job;
+mod journal;
 mod kind;
 pub mod micros;
 mod output;
@@ -107,6 +109,7 @@ pub use self::{
         ConsumerSettings, Cursor, Delivery, Exhausted, Input, Notified, Page, Payload, Report, StaleSummary, Stored,
     },
     job::State,
+    journal::{AcknowledgementKind, JobBegan, JobMoved, JournalEntry, JournalEvent, SpanIds},
     kind::{EffectKind, Server},
     output::{Acknowledgement, Done, Effect, Notice, Output, Timer, WakeUp},
     processor::{DELIVERIES_STOP_WITHIN, Processor},

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    contract::{Announcement, DeadLetter, Notification},
+    contract::{Announcement, DeadLetter, Notification, trace_context::TraceContext},
     event::SessionEnded,
     failure::Failure,
     ids::{EffectId, JobId, Key},
@@ -162,6 +162,9 @@ pub enum Effect {
         announcement: Announcement,
         /// The payload.
         notification: Notification,
+        /// The trace that the end belongs to.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        trace_context: Option<Arc<TraceContext>>,
     },
     /// Mark the summary as announced unless it is: [`Report::Marked`](crate::Report::Marked), also where it is gone. A
     /// summary of the announced revision (1 where it is no revision) that is of more segments than were announced becomes

@@ -217,6 +217,7 @@ impl CheckedProcessor {
             received_at: WallTime::from_millis(1_000_000 + i64::from(age_ms)),
             reply: reply.as_str().into(),
             redrive_of: (place % 5 == 4).then_some(1),
+            trace_context: None,
             payload: Payload(payload.clone().into_bytes()),
         };
         self.alive.insert(reply, self.now);
@@ -500,6 +501,7 @@ proptest! {
             received_at: WallTime::from_millis(i64::MIN),
             reply: "".into(),
             redrive_of: None,
+            trace_context: None,
             payload: Payload(payload),
         }));
         prop_assert_eq!(processor.in_flight(), 1);

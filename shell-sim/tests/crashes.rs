@@ -67,6 +67,7 @@ impl Production {
             received_at: wall(delivered_ms),
             reply: format!("$JS.ACK.TRANSCRIPTION.transcript-processor.1.{sequence}.1.0.0").into(),
             redrive_of: None,
+            trace_context: None,
             payload: Payload(text.into_bytes()),
         };
         self.push(delivered_ms * MILLIS + 77, Input::Delivered(delivery));

@@ -85,8 +85,19 @@ impl Bench {
         let (clock, turns) = (Clock::start(), Turns::default());
         let questions = questions().1;
         let (tape, pulls_restarted) = (None, 0);
-        let driver =
-            Driver { processor, client, servers, clock, inputs, nats, tape, turns, questions, pulls_restarted };
+        let driver = Driver {
+            processor,
+            client,
+            servers,
+            clock,
+            inputs,
+            nats,
+            tape,
+            spans: None,
+            turns,
+            questions,
+            pulls_restarted,
+        };
         Self { driver, signals }
     }
 
@@ -186,6 +197,7 @@ fn delivery(sequence: usize) -> Delivery {
             "$JS.ACK.TRANSCRIPTION.transcript-processor.1.{sequence}.{sequence}.1700000000000000000.0"
         )),
         redrive_of: None,
+        trace_context: None,
         payload: Payload(payload.into_bytes()),
     }
 }

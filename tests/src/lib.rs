@@ -38,6 +38,7 @@ pub mod calls;
 pub mod cargo;
 pub mod certificates;
 pub mod clients;
+pub mod collector;
 pub mod conformance;
 pub mod crash;
 pub mod http;

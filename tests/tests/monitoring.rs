@@ -7,7 +7,9 @@ use async_nats::{HeaderMap, jetstream::stream::DiscardPolicy};
 use serde_json::Value;
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 use transcript_core::{
-    contract::{CONSUMER, DEAD_LETTER_SUBJECT, REASON_HEADER, SESSION_ENDED_SUBJECT, TRANSCRIPTION_STREAM},
+    contract::{
+        CONSUMER, DEAD_LETTER_SUBJECT, REASON_HEADER, SESSION_ENDED_SUBJECT, SUMMARIES_COLLECTION, TRANSCRIPTION_STREAM,
+    },
     ids::Session,
 };
 use transcript_processor::monitor::finding::FindingName;
@@ -15,7 +17,8 @@ use transcript_tests::{
     calls::{Call, fixture},
     http::{self, HttpAnswer},
     process_guard::Exit,
-    processor::Processor,
+    processor::{Processor, ProcessorCommand},
+    proxy::{Direction, Flow, MongoProxy, MongoTraffic},
     wait::wait_until,
     world::{StoreOf, TestWorld},
 };
@@ -35,7 +38,11 @@ struct Watched {
 
 impl Watched {
     async fn start(world: &TestWorld, arguments: &[&str]) -> Result<Self, Box<dyn std::error::Error>> {
-        let processor = world.processor("run").arguments(HTTP).arguments(arguments).start().await?;
+        Self::of(world.processor("run"), arguments).await
+    }
+
+    async fn of(run: ProcessorCommand, arguments: &[&str]) -> Result<Self, Box<dyn std::error::Error>> {
+        let processor = run.arguments(HTTP).arguments(arguments).start().await?;
         let address = processor.address("listening for HTTP", LONG).await?;
         Ok(Self { processor, address })
     }
@@ -303,6 +310,28 @@ async fn servers_that_go_away_are_found_and_their_return_too() -> Outcome {
     assert!(told.contains("enable JetStream"), "{told}");
     world.nats.enable_jetstream().await?;
     watched.ready().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mongodb_that_answers_no_writes_and_one_that_is_slow_are_found() -> Outcome {
+    let world = TestWorld::start().await?;
+    let proxy = MongoProxy::start(world.mongod_address()).await?;
+    let run = world.processor("run").environment("MONGODB_URI", proxy.uri());
+    let watched = Watched::of(run, &[&SHORT[..], &["--request-timeout", "1s"]].concat()).await?;
+    watched.ready().await?;
+    let held = proxy.hold(MongoTraffic::command("update", SUMMARIES_COLLECTION));
+    end(&world, "unsaved", 2, 2).await?;
+    let told = watched.finds("mongodb_cannot_write", 503).await?;
+    assert!(told.contains("majority of the replica set"), "{told}");
+    let status = world.processor("status").arguments(["--from", &watched.address.to_string()]).start().await?;
+    assert_eq!(status.wait(LONG).await?, Exit::Code(1), "something keeps calls from being processed");
+    assert!(status.output().contains("No summary can be saved"), "{}", status.output());
+    drop(held);
+    watched.ready().await?;
+    proxy.set(Direction::ToClient, Flow::Delay(Duration::from_millis(1500)));
+    let told = watched.finds("mongodb_slow", 200).await?;
+    assert!(told.contains("for a ping"), "{told}");
     Ok(())
 }
 

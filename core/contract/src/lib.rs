@@ -4,6 +4,7 @@
 
 pub mod event;
 pub mod ids;
+pub mod trace_context;
 mod wall_time;
 
 use serde::{Deserialize, Serialize, Serializer};

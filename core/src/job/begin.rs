@@ -97,6 +97,7 @@ impl Job {
         job.attempt = delivery.attempt;
         job.began_as = delivery.attempt;
         job.reply = Some(Arc::clone(&delivery.reply));
+        job.trace_context = delivery.trace_context.clone();
         job.age = delivery.received_at.since(delivery.stored_at);
         job.timers.set(Timer::Heartbeat, now.after(settings.heartbeat_interval()));
         job
@@ -110,6 +111,7 @@ impl Job {
             began_as: 0,
             exhausted: false,
             reply: None,
+            trace_context: None,
             key: None,
             delivered: now,
             received_at,

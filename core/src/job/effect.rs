@@ -52,6 +52,7 @@ impl Job {
                     complete: stored.complete,
                     revision: matches!(announcement, Announcement::Revised { .. }).then_some(stored.revision),
                 },
+                trace_context: self.trace_context.clone(),
             }),
             Phase::Marking { announcement, segments, notified, .. } => Some(Effect::Mark {
                 key: self.key.clone()?,

@@ -139,7 +139,7 @@ pub(crate) use self::state::{Event, Next, Outcome};
 use crate::{
     WallTime,
     bug::Planted,
-    contract::{Announcement, DeadLetter},
+    contract::{Announcement, DeadLetter, trace_context::TraceContext},
     counters::Settled,
     event::SessionEnded,
     ids::{JobId, Key},
@@ -174,6 +174,8 @@ pub(crate) struct Job {
     exhausted: bool,
     /// Where it is acknowledged; `None` for a job without a delivery.
     reply: Option<Arc<str>>,
+    /// The trace that its message belongs to.
+    trace_context: Option<Arc<TraceContext>>,
     /// `None` where the payload named no call.
     key: Option<Key>,
     delivered: Time,

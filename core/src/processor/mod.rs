@@ -2,6 +2,7 @@
 
 mod arrivals;
 mod bytes;
+mod journal;
 mod keys;
 mod stage;
 
@@ -24,6 +25,7 @@ use crate::{
     ids::{EffectId, JobId},
     input::{ConsumerSettings, Input, Report},
     job::{Around, Event, Job, Next, State, Weight},
+    journal::{JournalEntry, JournalEvent},
     kind::EffectKind,
     output::{Notice, Output, Timer, WakeUp},
     served::{Served, Service},
@@ -59,6 +61,8 @@ pub struct Processor {
     served: Served,
     outputs: VecDeque<Output>,
     counters: Counters,
+    /// What jobs did since somebody took the journal; `None` where none is kept.
+    journal: Option<Vec<JournalEntry>>,
     planted: Planted,
     #[cfg(test)]
     pub(crate) edges: BTreeSet<(State, &'static str, State)>,
@@ -90,6 +94,7 @@ impl Processor {
             served: Served::default(),
             outputs: VecDeque::new(),
             counters: Counters::default(),
+            journal: None,
             planted: Planted::default(),
             #[cfg(test)]
             edges: BTreeSet::new(),
@@ -353,6 +358,7 @@ impl Processor {
         let acknowledged = matches!(event, Event::Reported(Report::Acknowledged));
         let failure = if let Event::Reported(Report::Failed(failure)) = &event { Some(failure.kind) } else { None };
         let (kind, notified_after) = (job.kind(), job.first_notification(&event, self.now));
+        let redelivered = matches!(event, Event::Redelivered { .. });
         let around = Around { now: self.now, served: &self.served, settings: &self.settings, planted: self.planted };
         let next = job.advance(event, around);
         self.counters.settled(job.take_settled());
@@ -373,6 +379,8 @@ impl Processor {
             self.count_state(from, usize::saturating_sub);
             self.count_state(to, usize::saturating_add);
         }
+        let did = failure.map(JournalEvent::Failed).or(redelivered.then_some(JournalEvent::Redelivered));
+        self.keep(id, did, from != to, done.as_ref());
         if next != Next::Stay && (on != "pause over" || from != to) {
             self.took(from, on, to);
         }

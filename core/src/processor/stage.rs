@@ -87,6 +87,7 @@ impl Processor {
     /// Leaves everything to redelivery.
     pub(super) fn abandon(&mut self) {
         self.counters.abandoned += u64::try_from(self.jobs.len()).unwrap_or(u64::MAX);
+        self.keep_abandoned();
         self.jobs.clear();
         self.bytes = Bytes::default();
         (self.acknowledging, self.queued, self.without_delivery, self.exhausted) = (0, 0, 0, 0);

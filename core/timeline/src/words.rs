@@ -57,7 +57,7 @@ pub(super) fn asked(effect: &Effect) -> String {
 
 /// What subscribers hear once this is published, in short and in full.
 pub(super) fn announced(effect: &Effect) -> Option<(String, String)> {
-    let Effect::Publish { key, announcement, notification } = effect else { return None };
+    let Effect::Publish { key, announcement, notification, .. } = effect else { return None };
     let label = match announcement {
         Announcement::Processed | Announcement::ProcessedOnce => "processed".to_owned(),
         Announcement::Revised { revision } => format!("revision {revision}"),

@@ -1,10 +1,11 @@
 //! Takes the words out of what a core is told.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::Value;
 use transcript_core::{
     Delivery, Exhausted, Input, Page, Payload, Report,
+    contract::trace_context::TraceContext,
     event::SessionEnded,
     ids::{JobId, MAX_ID_BYTES},
     summary,
@@ -36,7 +37,10 @@ impl Redaction {
     pub(crate) fn redact(&mut self, input: Input, label_bytes: usize) -> Input {
         match input {
             Input::Delivered(delivery) => {
-                Input::Delivered(Delivery { payload: payload(&delivery.payload), ..delivery })
+                // What other systems wrote into the state of a trace can be anything.
+                let trace_context =
+                    delivery.trace_context.map(|context| Arc::new(TraceContext { state: None, ..(*context).clone() }));
+                Input::Delivered(Delivery { trace_context, payload: payload(&delivery.payload), ..delivery })
             }
             Input::Reported { effect, report: Report::Loaded(page) } => {
                 let labels = self.jobs.entry(effect.job).or_default();

@@ -145,8 +145,8 @@ fn unescaped_effect(effect: Effect) -> Effect {
             let key = unescaped(&summary.session);
             Effect::Save { summary: Arc::new(Summary { key, ..Summary::clone(&summary) }) }
         }
-        Effect::Publish { announcement, notification, .. } => {
-            Effect::Publish { key: unescaped(&notification.session), announcement, notification }
+        Effect::Publish { announcement, notification, trace_context, .. } => {
+            Effect::Publish { key: unescaped(&notification.session), announcement, notification, trace_context }
         }
         Effect::Mark { key, announcement, segments, notified } => {
             Effect::Mark { key: unescaped_key(&key), announcement, segments, notified }

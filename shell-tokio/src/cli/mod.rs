@@ -39,7 +39,7 @@ pub use self::{
     definition::{Refusal, definition, unknown_variables},
     given::Given,
     log::{LogArgs, LogFormat},
-    monitor::{HttpArgs, PauseArgs, ResumeArgs, StatusArgs},
+    monitor::{HttpArgs, PauseArgs, ResumeArgs, StatusArgs, TranscriberHttpArgs},
     play::PlayArgs,
     recording::{RecordingAction, RecordingArgs, WatchArgs},
     reference::{CompletionsArgs, ManArgs},

@@ -28,6 +28,19 @@ pub struct HttpArgs {
     pub broker: bool,
 }
 
+/// How a running transcriber is looked at over HTTP.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+#[command(next_help_heading = "Monitoring")]
+pub struct TranscriberHttpArgs {
+    /// Serve health, readiness and metrics at this address, such as 127.0.0.1:9465; port 0 is a free one, which the log
+    /// names. Not given: none of it is served
+    #[arg(id = "http", long, env = "TRANSCRIPT_HTTP", value_name = "ADDRESS")]
+    pub address: Option<SocketAddr>,
+    /// File with a token, read at the start, that requests of /metrics must have as "Authorization: Bearer TOKEN"
+    #[arg(id = "http-token-file", long, env = "TRANSCRIPT_HTTP_TOKEN_FILE", value_name = "FILE")]
+    pub token_file: Option<SecretFile>,
+}
+
 /// The settings of `status`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct StatusArgs {

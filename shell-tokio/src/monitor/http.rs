@@ -80,9 +80,24 @@ pub struct Settings {
 #[derive(Debug, Clone)]
 struct Site {
     monitor: Monitor,
-    token: Option<Arc<SharedSecret>>,
     broker: Broker,
+    gate: Gate,
+}
+
+/// Who is let in.
+#[derive(Debug, Clone)]
+pub(super) struct Gate {
+    token: Option<Arc<SharedSecret>>,
     is_loopback: bool,
+}
+
+impl Gate {
+    /// Of what listens there.
+    pub(super) fn new(listener: &TcpListener, token: Option<&Secret>) -> Self {
+        let is_loopback = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
+        let token = token.map(|token| Arc::new(SharedSecret::new(token.reveal().as_bytes())));
+        Self { token, is_loopback }
+    }
 }
 
 /// A socket that listens.
@@ -106,10 +121,13 @@ pub async fn bind(address: SocketAddr, settings: &Settings) -> io::Result<TcpLis
 
 /// Serves until it is dropped.
 pub async fn serve(listener: TcpListener, monitor: Monitor, settings: Settings) {
-    let is_loopback = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
     let Settings { token, broker } = settings;
-    let token = token.map(|token| Arc::new(SharedSecret::new(token.reveal().as_bytes())));
-    let router = router(Site { monitor, token, broker, is_loopback });
+    let gate = Gate::new(&listener, token.as_ref());
+    take(listener, router(Site { monitor, broker, gate })).await;
+}
+
+/// Serves these routes until it is dropped.
+pub(super) async fn take(listener: TcpListener, router: Router) {
     let room = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = tokio::task::JoinSet::new();
     loop {
@@ -154,17 +172,17 @@ fn router(site: Site) -> Router {
         .route("/metrics", get(metrics))
         .route("/status.json", get(status))
         .route("/session.json", get(session))
-        .layer(middleware::from_fn_with_state(site.clone(), authorize));
+        .layer(middleware::from_fn_with_state(site.gate.clone(), authorize));
     open.merge(page)
         .merge(closed)
-        .layer(middleware::from_fn_with_state(site.clone(), guard))
+        .layer(middleware::from_fn_with_state(site.gate.clone(), guard))
         .fallback(|| async { (StatusCode::NOT_FOUND, "there is nothing here: see /") })
         .with_state(site)
 }
 
 /// Refuses hosts that are not this one, and says how answers may be used.
-async fn guard(State(site): State<Site>, request: Request, next: Next) -> Response {
-    if site.is_loopback && !names_loopback(request.headers()) {
+pub(super) async fn guard(State(gate): State<Gate>, request: Request, next: Next) -> Response {
+    if gate.is_loopback && !names_loopback(request.headers()) {
         return (StatusCode::FORBIDDEN, "the request is for another host: this address answers for localhost only\n")
             .into_response();
     }
@@ -191,8 +209,9 @@ fn names_loopback(headers: &HeaderMap) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-async fn authorize(State(site): State<Site>, request: Request, next: Next) -> Response {
-    let Some(token) = site.token.as_deref() else { return next.run(request).await };
+/// Lets only those in who have the token.
+pub(super) async fn authorize(State(gate): State<Gate>, request: Request, next: Next) -> Response {
+    let Some(token) = gate.token.as_deref() else { return next.run(request).await };
     if bearer(request.headers()).is_some_and(|given| token.is(given.as_bytes())) {
         return next.run(request).await;
     }

@@ -5,7 +5,7 @@ use std::{pin::pin, sync::Arc, time::Duration};
 use async_nats::jetstream;
 use mongodb::{Database, bson::doc};
 use thiserror::Error;
-use tokio::{net::TcpListener, sync::mpsc, task::JoinSet};
+use tokio::{net::TcpListener, sync::mpsc, task::JoinSet, time::timeout};
 use transcript_client::jetstream::JetStream;
 use transcript_core::{Processor, Settings, SettingsError, contract::Announcement, summary::Limits};
 use transcript_trace::{Content, FORMAT, Header, Servers};
@@ -18,6 +18,7 @@ use crate::{
         Monitor, Parts,
         http::{self, Settings as HttpSettings},
         metrics::Broker,
+        otlp::{LAST_SPANS, Spans},
         servers::Looker,
     },
     operate::history::{History, HistoryError},
@@ -182,7 +183,7 @@ pub async fn drive(
     database: &Database,
     args: &RunArgs,
     request: &setup::Request,
-    processor: Processor,
+    mut processor: Processor,
     Control { http, signals }: Control<'_>,
 ) -> Result<(), RunError> {
     let NatsConnection { client, events, api_prefix } = connection;
@@ -195,9 +196,14 @@ pub async fn drive(
     let request_timeout = args.jobs.request_timeout;
     let name: Arc<str> = args.name.clone().unwrap_or_else(own_name).into();
     let (tape, recording) = record(&client, database, args, &values, &name, clock).await?.unzip();
+    let spans = Spans::of_environment(&name, clock);
+    if spans.is_some() {
+        processor.keep_journal();
+    }
     let settings = transcript_client::jetstream::Settings {
         name: Arc::clone(&name),
         api_prefix: api_prefix.into(),
+        spans: spans.as_ref().map(|spans| spans.ids),
         ..transcript_client::jetstream::Settings::with_request_timeout(request_timeout)
     };
     // Before anything is pulled it listens to advisories: it is a pull that makes JetStream notice.
@@ -226,9 +232,13 @@ pub async fn drive(
     };
     let watchdog = Watchdog::start(turns.clone(), report).map_err(RunError::Watchdog)?;
     let (asker, questions) = questions();
+    let (spans, counts, exporter) = match spans {
+        Some(Spans { recorder, counts, exporter, .. }) => (Some(recorder), Some(counts), Some(exporter)),
+        None => (None, None, None),
+    };
     if let Some((listener, settings)) = http {
         let recorder = recording.as_ref().map(Recording::health);
-        let parts = Parts { name, clock, asker, health, batches, recorder, database: database.clone() };
+        let parts = Parts { name, clock, asker, health, batches, spans: counts, recorder, database: database.clone() };
         let monitor = Monitor::start(parts, Looker::new(jetstream, database, clock), &mut finders);
         finders.spawn(http::serve(listener, monitor, settings));
     }
@@ -240,6 +250,7 @@ pub async fn drive(
         inputs,
         nats,
         tape,
+        spans,
         turns,
         questions,
         pulls_restarted: 0,
@@ -250,6 +261,9 @@ pub async fn drive(
     flush(&client).await;
     if let Some(recording) = recording {
         recording.finish().await;
+    }
+    if let Some(exporter) = exporter {
+        timeout(LAST_SPANS, exporter).await.ok();
     }
     match ended {
         Ended::Drained { abandoned: 0 } => tracing::info!("drained: every job was finished or given back"),

@@ -16,7 +16,13 @@ use super::{
     store::Store,
     stream::Stream,
 };
-use crate::service::{clock::Clock, driver::Signal};
+use crate::{
+    monitor::transcriber::TranscriberSnapshot,
+    service::{
+        clock::Clock,
+        driver::{Questions, Signal},
+    },
+};
 
 /// How many effects of sessions are performed at the same time: fewer than the MongoDB driver has connections by default
 /// (10), so that the lease is renewed however many sessions wait.
@@ -33,6 +39,7 @@ pub struct Driver {
     performer: Performer,
     reports: mpsc::UnboundedReceiver<(EffectId, Report)>,
     stream: watch::Receiver<StreamState>,
+    questions: Questions<TranscriberSnapshot>,
 }
 
 /// Performs effects, each in a task of its own.
@@ -50,7 +57,14 @@ struct Performer {
 impl Driver {
     /// A driver of this machine, which was made with these settings.
     #[must_use]
-    pub fn new(machine: Transcriber, settings: &Settings, clock: Clock, store: Store, stream: Stream) -> Self {
+    pub fn new(
+        machine: Transcriber,
+        settings: &Settings,
+        clock: Clock,
+        store: Store,
+        stream: Stream,
+        questions: Questions<TranscriberSnapshot>,
+    ) -> Self {
         let (sender, reports) = mpsc::unbounded_channel();
         let state = stream.state();
         let performer = Performer {
@@ -61,7 +75,7 @@ impl Driver {
             begun_within: settings.answer_timeout() / 2,
             reports: sender,
         };
-        Self { machine, clock, connections: BTreeMap::new(), performer, reports, stream: state }
+        Self { machine, clock, connections: BTreeMap::new(), performer, reports, stream: state, questions }
     }
 
     /// Runs until the state machine has come to its end after a signal. Gives what has happened since the start.
@@ -83,6 +97,12 @@ impl Driver {
                 Some(Signal::Drain | Signal::Stop) = signals.recv() => Some(Input::Shutdown),
                 Some((effect, report)) = self.reports.recv() => Some(Input::Reported { effect, report }),
                 Ok(()) = self.stream.changed() => Some(Input::Stream(*self.stream.borrow_and_update())),
+                // Before what clients say, or a flood of it would leave it without an answer.
+                Some(answer) = self.questions.next() => {
+                    // Whoever asked may have waited long enough.
+                    drop(answer.send(TranscriberSnapshot::of(&self.machine, self.clock.now())));
+                    None
+                }
                 Some(event) = events.recv() => self.input(event),
                 () = sleep => Some(Input::Woken),
             };

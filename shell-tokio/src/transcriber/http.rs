@@ -1,6 +1,9 @@
 //! The routes, and who is let in.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use axum::{
     Extension, Router,
@@ -36,6 +39,40 @@ pub struct Service {
     pub hub: Hub,
     /// How much a socket may take.
     pub limits: SocketLimits,
+    /// Who was not let in.
+    pub refused: RefusedRequests,
+}
+
+/// How many requests were refused before the state machine knew of them.
+#[derive(Debug, Clone, Default)]
+pub struct RefusedRequests(Arc<RefusedCounts>);
+
+#[derive(Debug, Default)]
+struct RefusedCounts {
+    token: AtomicU64,
+    origin: AtomicU64,
+    request: AtomicU64,
+}
+
+impl RefusedRequests {
+    /// How many were refused, by reason.
+    #[must_use]
+    pub fn by_reason(&self) -> [(&'static str, u64); 3] {
+        let RefusedCounts { token, origin, request } = &*self.0;
+        [("token", token), ("origin", origin), ("request", request)]
+            .map(|(reason, counter)| (reason, counter.load(Ordering::Relaxed)))
+    }
+
+    /// One more. A session that the token does not name is a matter of the token.
+    fn not_let_in(&self, refused: access::Refused) {
+        let RefusedCounts { token, origin, .. } = &*self.0;
+        let counter = if refused == access::Refused::Origin { origin } else { token };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn bad_request(&self) {
+        self.0.request.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// The query of a request; other parameters are ignored.
@@ -91,7 +128,22 @@ struct Admitted {
 }
 
 impl Service {
+    /// Lets a client in, or counts that it is not let in.
     fn admit(
+        &self,
+        ids: &(String, String),
+        headers: &HeaderMap,
+        asked: Result<Query<Asked>, QueryRejection>,
+        transport: Transport,
+    ) -> Result<Admitted, Refusal> {
+        let admitted = self.check(ids, headers, asked, transport);
+        if matches!(&admitted, Err(refusal) if refusal.status == StatusCode::BAD_REQUEST) {
+            self.refused.bad_request();
+        }
+        admitted
+    }
+
+    fn check(
         &self,
         ids: &(String, String),
         headers: &HeaderMap,
@@ -102,6 +154,7 @@ impl Service {
         let Query(asked) = asked.map_err(|_| Refusal::bad("the query cannot be read"))?;
         self.access
             .check(headers, asked.token.as_deref(), &session)
+            .inspect_err(|refused| self.refused.not_let_in(*refused))
             .map_err(|refused| Refusal { status: refused.status(), reason: refused.to_string() })?;
         let dialect = asked.dialect.as_deref().map_or(Ok(Dialect::Native), str::parse);
         let name = |what: &str, name: Option<String>| match name {

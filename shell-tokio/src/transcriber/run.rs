@@ -9,6 +9,7 @@ use thiserror::Error;
 use tokio::{
     net::TcpListener,
     sync::{mpsc, watch},
+    task::JoinSet,
     time::{Duration, sleep},
 };
 use transcript_transcriber::{Counters, Settings, SettingsError, StreamState, Transcriber};
@@ -16,7 +17,7 @@ use transcript_transcriber::{Counters, Settings, SettingsError, StreamState, Tra
 use super::{
     access::{Access, AccessError},
     driver::Driver,
-    http::{self, Service},
+    http::{self, RefusedRequests, Service},
     hub::Hub,
     listen,
     socket::SocketLimits,
@@ -27,10 +28,12 @@ use crate::{
     cli::{NatsArgs, Online, TranscriberArgs},
     connect::{ConnectError, LoginRefused, Logins, NatsConnection, connect_nats},
     error_line::error_line,
+    monitor::{self, metrics::Broker, transcriber::Watched},
     operate::setup::{self, SetupError, permissions::Refusals},
     service::{
         clock::Clock,
-        run::{Ends, own_name},
+        driver::questions,
+        run::{Ends, RunError, own_name, read_token},
         systemd,
     },
 };
@@ -68,6 +71,9 @@ pub enum TranscriberError {
     /// The system gives no random bytes.
     #[error("the system gives no random bytes")]
     Random,
+    /// It cannot be looked at as it was asked for.
+    #[error(transparent)]
+    Http(#[from] RunError),
     /// A login stayed refused.
     #[error(transparent)]
     Login(#[from] LoginRefused),
@@ -109,14 +115,17 @@ pub async fn run(
         max_frame_rate: args.limits.max_frame_rate,
         silence_timeout: args.limits.silence_timeout,
     };
-    let router = http::router(Service { access, hub, limits });
+    let refused = RefusedRequests::default();
+    let (asker, questions) = questions();
+    let monitoring = watch_over(args, Watched { asker, refused: refused.clone() }).await?;
+    let router = http::router(Service { access, hub, limits, refused });
     let (stop, stopped) = watch::channel(false);
     let (max, header) = (args.limits.max_connections, args.limits.header_timeout);
     let listening = tokio::spawn(listen::serve(listener, router, max, header, stopped));
     tracing::info!(name = &*settings.name, %address, "ready");
     systemd::tell(systemd::State::Ready);
     let store = Store::new(database, args.limits.request_timeout);
-    let driver = Driver::new(machine, &settings, Clock::start(), store, stream.clone());
+    let driver = Driver::new(machine, &settings, Clock::start(), store, stream.clone(), questions);
     let (drain, mut drained) = mpsc::unbounded_channel();
     let ended = async {
         let (signal, refused) = ends.first().await;
@@ -125,12 +134,26 @@ pub async fn run(
         refused
     };
     let (counters, refused) = tokio::join!(driver.run(&mut events, &mut drained), ended);
+    drop(monitoring);
     if let Ok(places) = listening.await {
         places.all_free(LAST_ANSWERS).await;
     }
     stream.flush().await;
     log_ended(&counters);
     refused.map_or(Ok(()), |refused| Err(refused.into()))
+}
+
+/// Serves health, readiness and metrics until what it gives is dropped, where that is asked for.
+async fn watch_over(args: &TranscriberArgs, watched: Watched) -> Result<JoinSet<()>, RunError> {
+    let mut monitoring = JoinSet::new();
+    if let Some(address) = args.http.address {
+        let token = args.http.token_file.as_ref().map(read_token).transpose()?;
+        let settings = monitor::http::Settings { token, broker: Broker::Left };
+        let listener =
+            monitor::http::bind(address, &settings).await.map_err(|source| RunError::Http { address, source })?;
+        monitoring.spawn(monitor::transcriber::serve(listener, watched, settings.token));
+    }
+    Ok(monitoring)
 }
 
 fn log_ended(Counters { unstored, unpublished, .. }: &Counters) {

@@ -5,7 +5,11 @@ use std::{sync::Arc, time::Duration};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use transcript_core::{
     Acknowledgement, Effect, Input as CoreInput, Report, Time, WallTime,
-    contract::{Announcement, DEAD_LETTER_SUBJECT, DeadLetter, Notification, PROCESSED_SUBJECT, SEGMENT_SUBJECT},
+    contract::{
+        Announcement, DEAD_LETTER_SUBJECT, DeadLetter, Notification, PROCESSED_SUBJECT, SEGMENT_SUBJECT,
+        trace_context::TraceContext,
+    },
+    event::SessionEnded,
     ids::{EffectId, Session},
 };
 
@@ -27,7 +31,11 @@ struct Bench {
 impl Bench {
     /// A client that is connected, and has looked at its consumer and asked for `deliveries` messages.
     fn new(deliveries: u64) -> Self {
-        let client = JetStream::new(Settings::default());
+        Self::with(deliveries, Settings::default())
+    }
+
+    fn with(deliveries: u64, settings: Settings) -> Self {
+        let client = JetStream::new(settings);
         let (frames, told, notes, problems) = (vec![], vec![], vec![], vec![]);
         let mut bench = Self { client, now: Time::ZERO, frames, told, notes, problems, wake_up: None };
         bench.handle(Input::Allow { deliveries });
@@ -133,7 +141,7 @@ fn notification(segments: u64) -> Notification {
 
 fn publish() -> Effect {
     let announcement = Announcement::Processed;
-    Effect::Publish { key: session().key(), announcement, notification: notification(4) }
+    Effect::Publish { key: session().key(), announcement, notification: notification(4), trace_context: None }
 }
 
 fn ack(sequence: u64) -> Effect {
@@ -169,6 +177,80 @@ fn a_message_with_an_acknowledgement_subject_is_a_message_whatever_its_status_li
     assert_eq!(bench.count("MSG.NEXT"), 2, "it has brought all that was asked for");
 }
 
+const TRACEPARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+fn trace() -> Option<Arc<TraceContext>> {
+    TraceContext::of_headers([("traceparent", TRACEPARENT), ("tracestate", "a=1")].into_iter()).map(Arc::new)
+}
+
+/// The trace that a frame belongs to, as its headers have it.
+fn trace_headers(frame: &Frame) -> [Option<&str>; 2] {
+    ["traceparent", "tracestate"].map(|name| header(&frame.headers, name))
+}
+
+#[test]
+fn the_trace_of_an_end_comes_with_its_delivery() {
+    let mut bench = Bench::new(5);
+    let headers = vec![("Traceparent".into(), TRACEPARENT.to_owned()), ("tracestate".into(), "a=1".to_owned())];
+    let (to, reply, payload) = (Address::Published, Some(REPLY.into()), b"{}".to_vec());
+    let received_at = WallTime::from_millis(1);
+    bench.handle(Input::Received(Message { to, reply, status: None, headers, payload, received_at }));
+    let Some(CoreInput::Delivered(delivery)) = bench.told.last() else { panic!("{:?}", bench.told) };
+    assert_eq!(delivery.trace_context, trace());
+}
+
+#[test]
+fn a_notification_is_of_the_trace_of_its_end_also_when_it_is_tried_again() {
+    let mut bench = Bench::new(0);
+    let (key, announcement) = (session().key(), Announcement::Revised { revision: 2 });
+    let effect = Effect::Publish { key, announcement, notification: notification(4), trace_context: trace() };
+    bench.perform(effect.clone());
+    let expected = [Some(TRACEPARENT), Some("a=1")];
+    assert_eq!(trace_headers(bench.sent("transcript.revised")), expected);
+    bench.answer("transcript.revised", r#"{"error":{"code":503,"err_code":10008,"description":"x"}}"#);
+    bench.handle(Input::Perform { id: effect_id(1, 2), effect });
+    assert_eq!(bench.count("transcript.revised"), 2);
+    assert_eq!(trace_headers(bench.sent("transcript.revised")), expected);
+    bench.perform(publish());
+    assert_eq!(trace_headers(bench.sent(PROCESSED_SUBJECT)), [None, None], "an end without one");
+}
+
+#[test]
+fn where_spans_are_told_a_notification_names_the_one_that_sent_it() {
+    let spans = transcript_core::SpanIds::new(7);
+    let mut bench = Bench::with(0, Settings { spans: Some(spans), ..Settings::default() });
+    let (key, announcement) = (session().key(), Announcement::Processed);
+    let effect = Effect::Publish { key, announcement, notification: notification(4), trace_context: trace() };
+    let id = bench.perform(effect);
+    let sent_by = spans.of_announcement(id.job, announcement, trace().as_deref()).to_string();
+    assert!(sent_by.starts_with(&TRACEPARENT[..36]) && sent_by != TRACEPARENT, "{sent_by}");
+    assert_eq!(trace_headers(bench.sent(PROCESSED_SUBJECT)), [Some(&*sent_by), Some("a=1")]);
+    bench.perform(publish());
+    let [of_its_own, _] = trace_headers(bench.sent(PROCESSED_SUBJECT));
+    assert_eq!(of_its_own, Some(&*spans.of_announcement(id.job, announcement, None).to_string()));
+}
+
+#[test]
+fn what_is_made_from_a_message_is_of_its_trace() {
+    let mut bench = Bench::new(0);
+    let headers = format!("NATS/1.0\r\nTraceparent: {TRACEPARENT}\r\ntracestate: a=1\r\n\r\n");
+    let ended = SessionEnded { session: session(), published_segments: 1 };
+    for (effect, subject) in [
+        (Effect::Republish { stream_sequence: 7, ended }, "transcription.session-ended"),
+        (Effect::DeadLetter { dead_letter: Arc::new(dead_letter("no JSON")) }, DEAD_LETTER_SUBJECT),
+    ] {
+        bench.perform(effect);
+        bench.answer_read("transcription.session-ended", &headers, "the end");
+        assert_eq!(trace_headers(bench.sent(subject)), [Some(TRACEPARENT), Some("a=1")], "{subject}");
+        bench.answer(subject, r#"{"seq":9}"#);
+    }
+}
+
+fn dead_letter(reason: &str) -> DeadLetter {
+    let (reason, at) = (reason.to_owned(), WallTime::from_millis(5));
+    DeadLetter { stream_sequence: 7, attempts: 5, reason, at, ended: None }
+}
+
 #[test]
 fn a_duplicate_counts_where_it_is_this_announcement() {
     let mut bench = Bench::new(0);
@@ -199,7 +281,12 @@ fn a_duplicate_of_another_message_is_published_under_other_ids() {
 fn an_occupied_subject_is_looked_at() {
     let mut bench = Bench::new(0);
     let announcement = Announcement::ProcessedOnce;
-    bench.perform(Effect::Publish { key: session().key(), announcement, notification: notification(4) });
+    bench.perform(Effect::Publish {
+        key: session().key(),
+        announcement,
+        notification: notification(4),
+        trace_context: None,
+    });
     let expected = |bench: &Bench| {
         header(&bench.sent("transcript.processed.c:s").headers, "Nats-Expected-Last-Subject-Sequence")
             .map(str::to_owned)
@@ -215,14 +302,7 @@ fn an_occupied_subject_is_looked_at() {
 #[test]
 fn the_dead_letter_of_another_message_is_not_this_one() {
     let mut bench = Bench::new(0);
-    let dead_letter = DeadLetter {
-        stream_sequence: 7,
-        attempts: 5,
-        reason: "a\r\nNats-Msg-Id: x".to_owned(),
-        at: WallTime::from_millis(5),
-        ended: None,
-    };
-    bench.perform(Effect::DeadLetter { dead_letter: dead_letter.into() });
+    bench.perform(Effect::DeadLetter { dead_letter: dead_letter("a\r\nNats-Msg-Id: x").into() });
     bench.answer_read("transcription.session-ended", "", "the end");
     let sent = bench.sent(DEAD_LETTER_SUBJECT);
     assert_eq!((message_id(sent), sent.payload.as_slice()), (Some("dead-letter-7"), b"the end".as_slice()));

@@ -335,6 +335,7 @@ pub(super) fn delivery(sequence: u64, attempt: u64, payload: &[u8]) -> Delivery 
         received_at: WallTime::from_millis(STORED_AT),
         reply: if attempt == 1 { format!("reply.{sequence}") } else { format!("reply.{sequence}.{attempt}") }.into(),
         redrive_of: None,
+        trace_context: None,
         payload: Payload(payload.to_vec()),
     }
 }

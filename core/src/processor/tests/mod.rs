@@ -12,6 +12,7 @@ use crate::{
 mod bench;
 mod drain;
 mod faults;
+mod journal;
 mod table;
 
 use self::bench::*;
@@ -81,7 +82,7 @@ fn the_notification_tells_of_the_summary_that_is_stored() {
     let mut bench = Bench::saving(settings());
     bench.report(SAVE, Report::Saved(Stored { segments: 5, complete: false, ..STORED }));
     let (_, effect) = bench.asked.front().expect("it publishes").clone();
-    let Effect::Publish { key, announcement, notification } = effect else { panic!("{effect}") };
+    let Effect::Publish { key, announcement, notification, .. } = effect else { panic!("{effect}") };
     assert_eq!(
         (announcement.message_id(&key), announcement.subject(&key)),
         ("c:s".into(), "transcript.processed".into())
@@ -319,7 +320,7 @@ fn a_stale_summary_is_replaced_and_the_new_one_announced() {
     bench.settle("s", &[2, 2]).report(LOAD, Report::Loaded(page(0..2, None)));
     bench.report(SAVE, Report::Saved(Stored { notified: NOTIFIED, revision: 3, revised: Some(2), ..STORED }));
     let (_, effect) = bench.asked.front().expect("it publishes").clone();
-    let Effect::Publish { key, announcement, notification } = effect else { panic!("{effect}") };
+    let Effect::Publish { key, announcement, notification, .. } = effect else { panic!("{effect}") };
     assert_eq!(announcement.message_id(&key), "c:s%r3");
     assert_eq!(notification.revision, Some(3));
     bench.report(Revision(EffectKind::Publish, 3), Report::Published { stream_sequence: 9, segments: 2 });

@@ -131,6 +131,7 @@ impl Play {
             received_at,
             reply: format!("$JS.ACK.{sequence}.{attempt}").into(),
             redrive_of: None,
+            trace_context: None,
             payload: Payload(payload.to_vec()),
         }))
     }

@@ -140,6 +140,7 @@ impl TracedWorld {
                 received_at: wall,
                 reply: format!("reply.{sequence}").into(),
                 redrive_of: None,
+                trace_context: None,
                 payload: Payload(serde_json::to_vec(&payload).expect("a value is JSON")),
             };
             world.later(at, Input::Delivered(delivery));

@@ -37,6 +37,8 @@ pub(super) struct Receipt {
     pub(super) number: u64,
     /// The client's id of it.
     pub(super) id: Option<Arc<str>>,
+    /// When it was received.
+    pub(super) received: Time,
 }
 
 /// Segments that are stored together.

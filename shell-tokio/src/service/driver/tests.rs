@@ -77,6 +77,7 @@ async fn a_message_that_comes_while_the_deliveries_stop_is_given_back() {
         tape: None,
         turns: Turns::default(),
         questions: questions().1,
+        spans: None,
         pulls_restarted: 0,
     };
     assert_eq!(driver.run(&mut signals).await, Ended::Drained { abandoned: 0 });

@@ -104,6 +104,7 @@ fn delivery(sequence: u64) -> Input {
         received_at: WallTime::from_millis(1_795_993_057_301),
         reply: format!("reply.{sequence}").into(),
         redrive_of: None,
+        trace_context: None,
         payload: Payload(payload.into_bytes()),
     })
 }

@@ -265,8 +265,13 @@ impl JetStream {
         let until = self.now.after(self.settings.sends_within);
         let publish = |content| Work::Publish { effect: id, publication: Publication::new(content), until };
         let work = match effect {
-            Effect::Publish { key, announcement, notification } => {
-                publish(Content::Announcement { key, announcement, notification })
+            Effect::Publish { key, announcement, notification, trace_context } => {
+                let of_end = trace_context.as_deref();
+                let trace_context = match self.settings.spans {
+                    Some(spans) => Some(spans.of_announcement(id.job, announcement, of_end)),
+                    None => of_end.cloned(),
+                };
+                publish(Content::Announcement { key, announcement, notification, trace_context })
             }
             Effect::DeadLetter { dead_letter } => publish(Content::DeadLetter(dead_letter)),
             Effect::Republish { stream_sequence, ended } => publish(Content::Redriven { of: stream_sequence, ended }),
