@@ -7,7 +7,7 @@ use std::{net::SocketAddr, time::Duration};
 use bytesize::ByteSize;
 use clap::{Args, builder::NonEmptyStringValueParser};
 
-use super::{Given, Options, parse, servers::SERVERS};
+use super::{Given, Options, RecordArgs, parse, servers::SERVERS};
 use crate::{secret::SecretFile, transcriber::access::Origin};
 
 const ACCESS: &str = "Access";
@@ -39,6 +39,9 @@ pub struct TranscriberArgs {
     /// When a session is over.
     #[command(flatten)]
     pub ends: TranscriberEnds,
+    /// What is recorded, and where.
+    #[command(flatten)]
+    pub record: RecordArgs,
 }
 
 impl Options for TranscriberArgs {
@@ -46,7 +49,7 @@ impl Options for TranscriberArgs {
         Some(self.login_timeout)
     }
 
-    fn check(&self, _given: &mut Given<'_>) -> Result<(), String> {
+    fn check(&self, given: &mut Given<'_>) -> Result<(), String> {
         let has_tokens = self.access.token_file.is_some() || self.access.token_key_file.is_some();
         if !has_tokens && !self.listen.ip().is_loopback() {
             return Err(format!(
@@ -55,7 +58,7 @@ impl Options for TranscriberArgs {
                 self.listen
             ));
         }
-        Ok(())
+        self.record.check(given)
     }
 }
 
