@@ -65,7 +65,9 @@ async fn a_recorded_transcriber_replays_and_its_calls_are_drawn_to_the_notificat
     let listed = traces("trace").run(LONG).await?;
     assert!(listed.contains("transcriber t1, started"), "{listed}");
     let stats: Value = serde_json::from_str(&traces("trace").arguments(["--stats", "--json"]).run(LONG).await?)?;
-    assert_eq!(stats["transcribers"]["counts"]["segments stored"], 12, "{stats}");
+    // A kill can cost the last few milliseconds of what the killed one recorded.
+    let stored = stats["transcribers"]["counts"]["segments stored"].as_u64();
+    assert!(stored.is_some_and(|stored| (11..=12).contains(&stored)), "{stats}");
 
     let drawn = traces("timeline").arguments(["--call", "c:s"]).run(LONG).await?;
     let places = ["opens", "stored", "closes", "session ended", "processed"].map(|word| drawn.find(word));
