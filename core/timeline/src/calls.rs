@@ -177,11 +177,13 @@ impl Calls {
     }
 
     /// A message about the call was stored, as a processor tells that it is delivered to: drawn like this where nobody else
-    /// tells of it.
-    pub(super) fn ended(&mut self, name: &CallName, sequence: u64, step: Step) {
-        let Some(kept) = self.kept.get_mut(name) else { return };
+    /// tells of it. Says whether that is news.
+    pub(super) fn ended(&mut self, name: &CallName, sequence: u64, step: Step) -> bool {
+        let Some(kept) = self.kept.get_mut(name) else { return false };
+        let is_news = !kept.ended.contains_key(&sequence);
         kept.ended.entry(sequence).or_insert(Some(step));
         self.messages.insert(sequence, name.clone());
+        is_news
     }
 
     /// The same, as the transcriber tells that published it, and that is drawn.

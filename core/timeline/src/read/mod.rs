@@ -241,7 +241,7 @@ impl<'a> Reading<'a> {
             let at = Moment::of_wall(delivery.stored_at).min(now);
             let saying = Saying { from: Lane::Transcriber, to: Lane::Stream, kind: StepKind::Message, label, text };
             let step = self.step(job, at, saying);
-            self.calls.ended(&name, delivery.stream_sequence, step);
+            self.totals.steps += u64::from(self.calls.ended(&name, delivery.stream_sequence, step));
         }
         let (label, text) = words::delivered(delivery);
         self.say(job, Saying { from: Lane::Stream, to: self.lane(), kind: StepKind::Message, label, text });
