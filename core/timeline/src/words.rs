@@ -5,6 +5,8 @@ use transcript_core::{
     event::SessionEnded,
 };
 
+use transcript_transcriber::{Departure, Effect as SessionEffect, Report as SessionReport};
+
 use super::{
     model::{Lane, Moment, Step, StepKind, grouped, span},
     xml::visible,
@@ -144,6 +146,57 @@ pub(super) fn stale(stale: &StaleSummary) -> (String, String) {
         segments(*published_segments)
     );
     ("summary stale".to_owned(), text)
+}
+
+/// What a transcriber asks about a session, in short and in full; `None` where that is not drawn.
+pub(super) fn asks_of_session(effect: &SessionEffect) -> Option<(String, String)> {
+    match effect {
+        SessionEffect::PublishEnd { ended, .. } => {
+            let (key, segments) = (ended.session.key(), segments(ended.published_segments));
+            Some((format!("ended, {segments}"), format!("session ended: {key} with {segments}")))
+        }
+        SessionEffect::Join { .. }
+        | SessionEffect::Leave { .. }
+        | SessionEffect::Count { .. }
+        | SessionEffect::Finish { .. }
+        | SessionEffect::TakeOver { .. } => Some((effect.kind().to_string(), effect.to_string())),
+        SessionEffect::OpenLease { .. }
+        | SessionEffect::RenewLease { .. }
+        | SessionEffect::ReleaseLease { .. }
+        | SessionEffect::FindOrphans { .. }
+        | SessionEffect::Reserve { .. }
+        | SessionEffect::Save { .. }
+        | SessionEffect::PublishSegments { .. } => None,
+    }
+}
+
+/// What a transcriber is told of a session, in short; `None` where that is not drawn.
+pub(super) fn answers_to_session(report: &SessionReport) -> Option<String> {
+    match report {
+        SessionReport::Joined(_) => Some("joined".to_owned()),
+        SessionReport::Left(Departure::Others) => Some("left to others".to_owned()),
+        SessionReport::Left(Departure::Silent) => Some("nobody spoke".to_owned()),
+        SessionReport::Left(Departure::Ending { .. }) => Some("last one left".to_owned()),
+        SessionReport::Counted { segments, .. } => Some(format!("counted {segments}")),
+        SessionReport::EndPublished { stream_sequence } => Some(format!("published at {stream_sequence}")),
+        SessionReport::Finished => Some("recorded".to_owned()),
+        SessionReport::Reopened => Some("opened again".to_owned()),
+        SessionReport::TakenOver(_) => Some("taken over".to_owned()),
+        SessionReport::Gone => Some("another one has it".to_owned()),
+        SessionReport::LeaseHeld
+        | SessionReport::LeaseLost
+        | SessionReport::LeaseReleased
+        | SessionReport::Orphans(_)
+        | SessionReport::Reserved { .. }
+        | SessionReport::Saved(_)
+        | SessionReport::SegmentsPublished
+        | SessionReport::Failed(_) => None,
+    }
+}
+
+/// So many sessions.
+pub(super) fn sessions(count: u64) -> String {
+    if count == 1 { "one session".to_owned() } else { format!("{} sessions", grouped(count)) }
 }
 
 fn segments(count: u64) -> String {

@@ -56,7 +56,8 @@ pub enum CutError {
 
 /// Writes what concerns one session into `to`: a trace that replays, with the numbers of the jobs as they were.
 ///
-/// Other sessions leave no mark in it but that time passed. A last line that is cut off is passed over.
+/// Other sessions leave no mark in it but that time passed. Parts of transcribers are left out, because all sessions of one
+/// share what it may hold in memory. A last line that is cut off is passed over.
 ///
 /// # Errors
 ///
@@ -79,6 +80,8 @@ pub fn cut<W: Write>(
         match line {
             Ok(ProcessLine::Header(begun)) => cutting.header(begun),
             Ok(ProcessLine::Entry(entry)) => cutting.entry(*entry)?,
+            // What is left of a transcriber's trace would not replay.
+            Ok(ProcessLine::TranscriberHeader(_) | ProcessLine::TranscriberEntry(_)) => {}
             Err(ReadError::CutOff { .. }) => {}
             Err(error) => return Err(error.into()),
         }

@@ -1,7 +1,7 @@
 //! Counts what a trace tells: how long each phase of a job took, how often it was tried, how it ended.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, VecDeque, btree_map::Entry},
     fmt, mem,
 };
 
@@ -14,9 +14,10 @@ use transcript_core::{
 };
 
 use crate::{
-    format::{Entry, Line, Said},
+    format::{self, Line, Said},
     processes::{Begin, ProcessHeader, ProcessLine, Processes},
     read::ReadError,
+    transcriber::{CountingTranscribers, TranscriberStats},
 };
 
 /// How many jobs may be under way: more than a core has. Beyond it the oldest are given up, whose end a trace did not tell.
@@ -35,6 +36,7 @@ pub struct Stats {
     left_out: u64,
     distributions: BTreeMap<Measure, Histogram<u64>>,
     ends: BTreeMap<End, u64>,
+    transcribers: TranscriberStats,
 }
 
 /// What is counted or timed; the phases in their order.
@@ -111,13 +113,21 @@ impl Stats {
             match line {
                 Ok(ProcessLine::Header(ProcessHeader { process, begin, .. })) => counting.header(process, begin),
                 Ok(ProcessLine::Entry(entry)) => counting.entry(*entry),
+                Ok(ProcessLine::TranscriberHeader(begun)) => counting.transcribers.header(&begun),
+                Ok(ProcessLine::TranscriberEntry(entry)) => counting.transcribers.entry(*entry),
                 Err(ReadError::CutOff { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
         counting.over();
         counting.end_all(End::UnderWay);
-        Ok(counting.stats)
+        Ok(Self { transcribers: counting.transcribers.stats, ..counting.stats })
+    }
+
+    /// What the traces of transcribers tell.
+    #[must_use]
+    pub fn transcribers(&self) -> &TranscriberStats {
+        &self.transcribers
     }
 
     /// Jobs that began.
@@ -139,32 +149,40 @@ impl Stats {
     }
 
     fn record(&mut self, what: Measure, value: u64) {
-        let new = || Histogram::new(DIGITS).expect("a number of digits that it can have");
-        self.distributions.entry(what).or_insert_with(new).record(value).expect("it grows with its values");
+        recorded(self.distributions.entry(what), value);
     }
+}
+
+/// One more value of a distribution.
+pub(crate) fn recorded<K: Ord>(distribution: Entry<'_, K, Histogram<u64>>, value: u64) {
+    let new = || Histogram::new(DIGITS).expect("a number of digits that it can have");
+    distribution.or_insert_with(new).record(value).expect("it grows with its values");
 }
 
 impl Serialize for Stats {
     /// What is shown, with times in microseconds.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { parts, entries, jobs, left_out, distributions, ends } = self;
+        let Self { parts, entries, jobs, left_out, distributions, ends, transcribers } = self;
         let distributions: Vec<_> =
             distributions.iter().map(|(what, values)| ShownDistribution::of(*what, values)).collect();
         let ended: Vec<_> = ends.iter().map(|(end, jobs)| ShownEnd { how: end.name(), jobs: *jobs }).collect();
-        let mut shown = serializer.serialize_struct("Stats", 6)?;
+        let mut shown = serializer.serialize_struct("Stats", 6 + usize::from(!transcribers.is_empty()))?;
         shown.serialize_field("parts", parts)?;
         shown.serialize_field("entries", entries)?;
         shown.serialize_field("jobs", jobs)?;
         shown.serialize_field("inputsLeftOut", left_out)?;
         shown.serialize_field("distributions", &distributions)?;
         shown.serialize_field("ended", &ended)?;
+        if !transcribers.is_empty() {
+            shown.serialize_field("transcribers", transcribers)?;
+        }
         shown.end()
     }
 }
 
 /// One line of the table.
 #[derive(Serialize)]
-struct ShownDistribution {
+pub(crate) struct ShownDistribution {
     what: &'static str,
     /// `us` for microseconds; absent for a number.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -179,9 +197,13 @@ struct ShownDistribution {
 
 impl ShownDistribution {
     fn of(what: Measure, values: &Histogram<u64>) -> Self {
+        Self::named(what.name(), what.is_time().then_some("us"), values)
+    }
+
+    /// `unit` is `us` for microseconds.
+    pub(crate) fn named(what: &'static str, unit: Option<&'static str>, values: &Histogram<u64>) -> Self {
         let [median, p90, p99] = QUANTILES.map(|(_, quantile)| values.value_at_quantile(quantile));
-        let unit = what.is_time().then_some("us");
-        Self { what: what.name(), unit, count: values.len(), min: values.min(), median, p90, p99, max: values.max() }
+        Self { what, unit, count: values.len(), min: values.min(), median, p90, p99, max: values.max() }
     }
 }
 
@@ -195,25 +217,39 @@ struct ShownEnd {
 impl fmt::Display for Stats {
     /// Tables of at most 80 columns.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.parts == 0 && !self.transcribers.is_empty() {
+            return self.transcribers.fmt(f);
+        }
         let Self { parts, entries, jobs, left_out, .. } = self;
         let many = |n: u64| if n == 1 { "" } else { "s" };
         write!(f, "{jobs} job{}, {entries} entries, {parts} part{}", many(*jobs), many(*parts))?;
         if *left_out > 0 {
             write!(f, "; {left_out} input{} left out", many(*left_out))?;
         }
-        write!(f, "\n\n{:22}{:>9}{:>9}", "", "count", "min")?;
-        QUANTILES.iter().try_for_each(|(name, _)| write!(f, "{name:>9}"))?;
-        writeln!(f, "{:>9}", "max")?;
+        write!(f, "\n\n{}", table_header())?;
         for (what, values) in &self.distributions {
-            write!(f, "{:22}{:>9}{:>9}", what.name(), values.len(), what.shown(values.min()))?;
-            for (_, quantile) in QUANTILES {
-                write!(f, "{:>9}", what.shown(values.value_at_quantile(quantile)))?;
-            }
-            writeln!(f, "{:>9}", what.shown(values.max()))?;
+            writeln!(f, "{}", row(what.name(), values, |value| what.shown(value)))?;
         }
         write!(f, "\nended")?;
-        self.ends.iter().try_for_each(|(end, jobs)| write!(f, "\n  {:55}{jobs:>10}", end.name()))
+        self.ends.iter().try_for_each(|(end, jobs)| write!(f, "\n  {:55}{jobs:>10}", end.name()))?;
+        if !self.transcribers.is_empty() {
+            write!(f, "\n\n{}", self.transcribers)?;
+        }
+        Ok(())
     }
+}
+
+/// The first line of a table of distributions, ended.
+pub(crate) fn table_header() -> String {
+    let quantiles: String = QUANTILES.iter().map(|(name, _)| format!("{name:>9}")).collect();
+    format!("{:22}{:>9}{:>9}{quantiles}{:>9}\n", "", "count", "min", "max")
+}
+
+/// A line of it.
+pub(crate) fn row(name: &str, values: &Histogram<u64>, shown: impl Fn(u64) -> String) -> String {
+    let quantile = |(_, quantile): &(&str, f64)| format!("{:>9}", shown(values.value_at_quantile(*quantile)));
+    let quantiles: String = QUANTILES.iter().map(quantile).collect();
+    format!("{name:22}{:>9}{:>9}{quantiles}{:>9}", values.len(), shown(values.min()), shown(values.max()))
 }
 
 impl Measure {
@@ -265,7 +301,7 @@ impl End {
 }
 
 /// A span of microseconds in at most eight characters.
-fn span(micros: u64) -> String {
+pub(crate) fn span(micros: u64) -> String {
     match micros {
         0..1_000 => format!("{micros} us"),
         1_000..10_000 => format!("{}.{:02} ms", micros / 1_000, micros % 1_000 / 10),
@@ -281,6 +317,7 @@ fn span(micros: u64) -> String {
 #[derive(Debug, Default)]
 struct Counting {
     stats: Stats,
+    transcribers: CountingTranscribers,
     /// The process that is being read. What another one had under way is over: nobody can tell when it went on.
     process: usize,
     now: Time,
@@ -322,7 +359,7 @@ impl Counting {
         self.process = process;
     }
 
-    fn entry(&mut self, entry: Entry) {
+    fn entry(&mut self, entry: format::Entry) {
         self.stats.entries += 1;
         if let Some(at) = entry.at {
             // The outputs before it are there.
@@ -549,6 +586,6 @@ impl Counting {
     }
 }
 
-fn micros(span: std::time::Duration) -> u64 {
+pub(crate) fn micros(span: std::time::Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }

@@ -116,6 +116,8 @@ impl Story {
             match line {
                 Ok(ProcessLine::Header(begun)) => reading.header(begun),
                 Ok(ProcessLine::Entry(entry)) => reading.entry(*entry)?,
+                // What became of a call is told by processors.
+                Ok(ProcessLine::TranscriberHeader(_) | ProcessLine::TranscriberEntry(_)) => {}
                 // As a killed process leaves it.
                 Err(ReadError::CutOff { .. }) if reading.parts > 0 => {}
                 Err(error) => return Err(error.into()),

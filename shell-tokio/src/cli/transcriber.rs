@@ -7,7 +7,7 @@ use std::{net::SocketAddr, time::Duration};
 use bytesize::ByteSize;
 use clap::{Args, builder::NonEmptyStringValueParser};
 
-use super::{Given, Options, TranscriberHttpArgs, parse, servers::SERVERS};
+use super::{Given, Options, RecordArgs, TranscriberHttpArgs, parse, servers::SERVERS};
 use crate::{secret::SecretFile, transcriber::access::Origin};
 
 const ACCESS: &str = "Access";
@@ -42,6 +42,9 @@ pub struct TranscriberArgs {
     /// How it is looked at.
     #[command(flatten)]
     pub http: TranscriberHttpArgs,
+    /// What is recorded, and where.
+    #[command(flatten)]
+    pub record: RecordArgs,
 }
 
 impl Options for TranscriberArgs {
@@ -61,7 +64,7 @@ impl Options for TranscriberArgs {
                 self.listen
             ));
         }
-        Ok(())
+        self.record.check(given)
     }
 }
 

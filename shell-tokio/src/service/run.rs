@@ -8,7 +8,7 @@ use thiserror::Error;
 use tokio::{net::TcpListener, sync::mpsc, task::JoinSet, time::timeout};
 use transcript_client::jetstream::JetStream;
 use transcript_core::{Processor, Settings, SettingsError, contract::Announcement, summary::Limits};
-use transcript_trace::{Content, FORMAT, Header, Servers};
+use transcript_trace::{Content, FORMAT, Header, Recorder, Servers};
 
 use crate::{
     cli::{AnnounceSettings, RecordArgs, RunArgs, RunSettings, StreamValues},
@@ -28,7 +28,7 @@ use crate::{
     service::driver::{Driver, Ended, RealServers, Signal, questions},
     service::mongodb::{BatchSizes, Store, stale::Watch},
     service::nats::{Socket, flush},
-    service::record::{self, RecordError, Recording, Tape, Target},
+    service::record::{self, RecordError, Recording, Subject, Tape, Target},
     service::{
         systemd,
         watchdog::{self, Loop, LoopHealth, Turns, Watchdog},
@@ -40,6 +40,9 @@ use crate::{
 const MEND_AFTER: Duration = Duration::from_secs(1);
 /// How much longer a stream is waited for, whose files are larger.
 const MEND_STREAM_AFTER: Duration = Duration::from_secs(2);
+
+/// What writes a trace.
+pub(crate) const PROGRAM: &str = concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION"));
 
 /// Why the service did not start, or how it ended where it should not have.
 #[derive(Debug, Error)]
@@ -343,28 +346,38 @@ async fn record(
     name: &Arc<str>,
     clock: Clock,
 ) -> Result<Option<(Tape, Recording)>, RunError> {
-    let RecordArgs { directory: Some(directory), content, max_size, max_age, keep } = args.record.clone() else {
-        return Ok(None);
-    };
+    let Some(target) = Target::of(&args.record) else { return Ok(None) };
     let settings = core_settings(args, values);
-    let mongodb = database.run_command(doc! { "buildInfo": 1 }).await.ok();
+    let (started_at, content) = (clock.started_at(), content(&args.record));
     let header = Header {
         format: FORMAT,
-        program: concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION")).to_owned(),
-        servers: Servers {
-            nats: Some(client.server_info().version).filter(|version| !version.is_empty()),
-            mongodb: mongodb.and_then(|info| info.get_str("version").ok().map(str::to_owned)),
-        },
+        program: PROGRAM.to_owned(),
+        servers: servers(Some(client), database).await,
         processor: Some(Arc::clone(name)),
-        started_at: clock.started_at(),
-        content: if content { Content::Kept } else { Content::Redacted },
+        started_at,
+        content,
         settings: settings.clone(),
         continues: None,
         session: None,
         about: None,
     };
-    let target = Target { directory, max_size, max_age, keep };
-    Ok(Some(record::start(&target, header, Processor::new(settings)?, clock)?))
+    let failed = |source| RecordError::Directory { directory: target.directory.clone(), source };
+    let recorder = Recorder::new(vec![], header, Processor::new(settings)?).map_err(failed)?;
+    Ok(Some(record::start(&target, Subject { name, started_at, content }, recorder, clock)?))
+}
+
+/// Whether the words of the calls are kept in a trace.
+pub(crate) fn content(args: &RecordArgs) -> Content {
+    if args.content { Content::Kept } else { Content::Redacted }
+}
+
+/// The versions of the servers, as far as they tell.
+pub(crate) async fn servers(nats: Option<&async_nats::Client>, database: &Database) -> Servers {
+    let mongodb = database.run_command(doc! { "buildInfo": 1 }).await.ok();
+    Servers {
+        nats: nats.map(|client| client.server_info().version).filter(|version| !version.is_empty()),
+        mongodb: mongodb.and_then(|info| info.get_str("version").ok().map(str::to_owned)),
+    }
 }
 
 /// The ways in which calls are announced.

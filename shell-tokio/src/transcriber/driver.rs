@@ -6,7 +6,8 @@ use tokio::{
     sync::{Semaphore, mpsc, watch},
     time::{sleep_until, timeout},
 };
-use transcript_core::{Failure, FailureKind, Server};
+use transcript_core::{Failure, FailureKind, Server, Time};
+use transcript_trace::is_recorded;
 use transcript_transcriber::{
     ConnectionId, Counters, Effect, EffectId, Input, Notice, Output, Report, Settings, StreamState, Transcriber,
 };
@@ -21,6 +22,7 @@ use crate::{
     service::{
         clock::Clock,
         driver::{Questions, Signal},
+        record::{Copied, Tape},
     },
 };
 
@@ -40,6 +42,44 @@ pub struct Driver {
     reports: mpsc::UnboundedReceiver<(EffectId, Report)>,
     stream: watch::Receiver<StreamState>,
     questions: Questions<TranscriberSnapshot>,
+    trace: Option<Trace>,
+}
+
+/// What goes into the trace of the state machine.
+#[derive(Debug)]
+struct Trace {
+    tape: Tape<Transcriber>,
+    /// The last input; `None` where the recorder had no room for it.
+    told: Option<(Time, Copied<Transcriber>)>,
+    /// What was said to it.
+    said: Vec<Output>,
+}
+
+impl Trace {
+    /// Begins with what the state machine says before it is told anything.
+    fn new(mut tape: Tape<Transcriber>) -> Self {
+        let told = tape.copy(&None).map(|copied| (Time::ZERO, copied));
+        Self { tape, told, said: Vec::new() }
+    }
+
+    /// The state machine is about to be told this.
+    fn told(&mut self, at: Time, input: &Input) {
+        self.told = self.tape.copy(&Some(input.clone())).map(|copied| (at, copied));
+    }
+
+    fn said(&mut self, output: &Output) {
+        if self.told.is_some() && is_recorded(output) {
+            self.said.push(output.clone());
+        }
+    }
+
+    /// Everything was said.
+    fn put(&mut self) {
+        let said = std::mem::take(&mut self.said);
+        if let Some((at, copied)) = self.told.take() {
+            self.tape.put(at, said, copied);
+        }
+    }
 }
 
 /// Performs effects, each in a task of its own.
@@ -55,7 +95,7 @@ struct Performer {
 }
 
 impl Driver {
-    /// A driver of this machine, which was made with these settings.
+    /// A driver of this machine, which was made with these settings. What happens is recorded on `tape`.
     #[must_use]
     pub fn new(
         machine: Transcriber,
@@ -64,6 +104,7 @@ impl Driver {
         store: Store,
         stream: Stream,
         questions: Questions<TranscriberSnapshot>,
+        tape: Option<Tape<Transcriber>>,
     ) -> Self {
         let (sender, reports) = mpsc::unbounded_channel();
         let state = stream.state();
@@ -75,7 +116,8 @@ impl Driver {
             begun_within: settings.answer_timeout() / 2,
             reports: sender,
         };
-        Self { machine, clock, connections: BTreeMap::new(), performer, reports, stream: state, questions }
+        let trace = tape.map(Trace::new);
+        Self { machine, clock, connections: BTreeMap::new(), performer, reports, stream: state, questions, trace }
     }
 
     /// Runs until the state machine has come to its end after a signal. Gives what has happened since the start.
@@ -85,7 +127,11 @@ impl Driver {
         signals: &mut mpsc::UnboundedReceiver<Signal>,
     ) -> Counters {
         loop {
-            let Some(wake_up) = self.say() else { return self.machine.counters() };
+            let said = self.say();
+            if let Some(trace) = &mut self.trace {
+                trace.put();
+            }
+            let Some(wake_up) = said else { return self.machine.counters() };
             let sleep = async {
                 match wake_up {
                     Some(at) => sleep_until(self.clock.at(at).into()).await,
@@ -107,7 +153,11 @@ impl Driver {
                 () = sleep => Some(Input::Woken),
             };
             if let Some(input) = input {
-                self.machine.handle(self.clock.now(), input);
+                let now = self.clock.now();
+                if let Some(trace) = &mut self.trace {
+                    trace.told(now, &input);
+                }
+                self.machine.handle(now, input);
             }
         }
     }
@@ -131,9 +181,13 @@ impl Driver {
     }
 
     /// Does what the machine says, and gives the time of its wake-up; `None` when it has come to its end.
-    fn say(&mut self) -> Option<Option<transcript_core::Time>> {
+    fn say(&mut self) -> Option<Option<Time>> {
         loop {
-            match self.machine.poll_output() {
+            let output = self.machine.poll_output();
+            if let Some(trace) = &mut self.trace {
+                trace.said(&output);
+            }
+            match output {
                 Output::Perform { id, effect } => self.performer.perform(id, effect),
                 Output::Send { connection, frame } => self.answer(connection, Answer::Send(frame)),
                 Output::Read { connection, reading } => self.answer(connection, Answer::Read(reading)),

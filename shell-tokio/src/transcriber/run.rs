@@ -12,6 +12,7 @@ use tokio::{
     task::JoinSet,
     time::{Duration, sleep},
 };
+use transcript_trace::{FORMAT, TranscriberHeader, TranscriberRecorder};
 use transcript_transcriber::{Counters, Settings, SettingsError, StreamState, Transcriber};
 
 use super::{
@@ -33,7 +34,8 @@ use crate::{
     service::{
         clock::Clock,
         driver::questions,
-        run::{Ends, RunError, own_name, read_token},
+        record::{self, RecordError, Recording, Subject, Tape, Target},
+        run::{Ends, PROGRAM, RunError, content, own_name, read_token, servers},
         systemd,
     },
 };
@@ -68,6 +70,9 @@ pub enum TranscriberError {
         /// Why.
         source: io::Error,
     },
+    /// The trace cannot be begun.
+    #[error(transparent)]
+    Record(#[from] RecordError),
     /// The system gives no random bytes.
     #[error("the system gives no random bytes")]
     Random,
@@ -93,6 +98,7 @@ pub async fn run(
 ) -> Result<(), TranscriberError> {
     let args = &online.args;
     let access = Access::read(&args.access)?;
+    args.record.directory.as_deref().map_or(Ok(()), record::prepare)?;
     let stream = stream(online, refusals, ends.logins).await?;
     let mut report = setup::Report::default();
     setup::ensure_transcriber(database, &mut report).await?;
@@ -125,7 +131,9 @@ pub async fn run(
     tracing::info!(name = &*settings.name, %address, "ready");
     systemd::tell(systemd::State::Ready);
     let store = Store::new(database, args.limits.request_timeout);
-    let driver = Driver::new(machine, &settings, Clock::start(), store, stream.clone(), questions);
+    let clock = Clock::start();
+    let (tape, recording) = record(online, database, &stream, &settings, clock).await?.unzip();
+    let driver = Driver::new(machine, &settings, clock, store, stream.clone(), questions, tape);
     let (drain, mut drained) = mpsc::unbounded_channel();
     let ended = async {
         let (signal, refused) = ends.first().await;
@@ -139,6 +147,9 @@ pub async fn run(
         places.all_free(LAST_ANSWERS).await;
     }
     stream.flush().await;
+    if let Some(recording) = recording {
+        recording.finish().await;
+    }
     log_ended(&counters);
     refused.map_or(Ok(()), |refused| Err(refused.into()))
 }
@@ -154,6 +165,33 @@ async fn watch_over(args: &TranscriberArgs, watched: Watched) -> Result<JoinSet<
         monitoring.spawn(monitor::transcriber::serve(listener, watched, settings.token));
     }
     Ok(monitoring)
+}
+
+/// Starts to record, where that is asked for.
+async fn record(
+    online: &Online<TranscriberArgs>,
+    database: &Database,
+    stream: &Stream,
+    settings: &Settings,
+    clock: Clock,
+) -> Result<Option<(Tape<Transcriber>, Recording)>, TranscriberError> {
+    let args = &online.args.record;
+    let Some(target) = Target::of(args) else { return Ok(None) };
+    let (started_at, content) = (clock.started_at(), content(args));
+    let header = TranscriberHeader {
+        format: FORMAT,
+        program: PROGRAM.to_owned(),
+        servers: servers(stream.client().as_ref(), database).await,
+        transcriber: settings.name.clone(),
+        started_at,
+        content,
+        settings: settings.clone(),
+        continues: None,
+        about: None,
+    };
+    let failed = |source| RecordError::Directory { directory: target.directory.clone(), source };
+    let recorder = TranscriberRecorder::new(vec![], header, &nonce()?).map_err(failed)?;
+    Ok(Some(record::start(&target, Subject { name: &settings.name, started_at, content }, recorder, clock)?))
 }
 
 fn log_ended(Counters { unstored, unpublished, .. }: &Counters) {
@@ -211,14 +249,23 @@ fn context(args: &NatsArgs, connection: &NatsConnection) -> jetstream::Context {
     jetstream::with_prefix(connection.client.clone(), &args.js_api_prefix())
 }
 
-fn settings(args: &TranscriberArgs, stream: StreamState) -> Result<Settings, TranscriberError> {
-    let name = args.name.clone().unwrap_or_else(own_name);
+/// What makes one start different from every other one.
+///
+/// # Errors
+///
+/// The system gives no random bytes.
+pub(crate) fn nonce() -> Result<String, TranscriberError> {
     let mut random = [0; NONCE];
     SystemRandom::new().fill(&mut random).map_err(|_| TranscriberError::Random)?;
-    let nonce = random.iter().fold(String::new(), |mut nonce, byte| {
+    Ok(random.iter().fold(String::new(), |mut nonce, byte| {
         write!(nonce, "{byte:02x}").ok();
         nonce
-    });
+    }))
+}
+
+fn settings(args: &TranscriberArgs, stream: StreamState) -> Result<Settings, TranscriberError> {
+    let name = args.name.clone().unwrap_or_else(own_name);
+    let nonce = nonce()?;
     let (limits, ends) = (&args.limits, &args.ends);
     let size = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
     Ok(Settings {

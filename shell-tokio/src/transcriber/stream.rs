@@ -61,6 +61,12 @@ impl Stream {
         Self { context: Arc::default(), state: watch::Sender::new(state) }
     }
 
+    /// A stream that is there for as long as it is used.
+    #[must_use]
+    pub fn over(context: Context) -> Self {
+        Self { context: Arc::new(OnceLock::from(context)), state: watch::Sender::new(StreamState::Available) }
+    }
+
     /// The state, and its changes.
     #[must_use]
     pub fn state(&self) -> watch::Receiver<StreamState> {
@@ -72,6 +78,12 @@ impl Stream {
         if self.context.set(context).is_ok() {
             tokio::spawn(watch_connection(connection.clone(), self.state.clone()));
         }
+    }
+
+    /// The client of the connection, once there is one.
+    #[must_use]
+    pub fn client(&self) -> Option<async_nats::Client> {
+        self.context.get().map(Context::client)
     }
 
     /// Writes what is still to be written.
