@@ -108,7 +108,7 @@ pub async fn run(
         max_frame_rate: args.limits.max_frame_rate,
         silence_timeout: args.limits.silence_timeout,
     };
-    let router = http::router(Service { access, hub, limits });
+    let router = http::router(Service::new(access, hub, limits));
     let (stop, stopped) = watch::channel(false);
     let (max, header) = (args.limits.max_connections, args.limits.header_timeout);
     let listening = tokio::spawn(listen::serve(listener, router, max, header, stopped));
