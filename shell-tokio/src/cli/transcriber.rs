@@ -89,7 +89,11 @@ pub struct TranscriberAccess {
     /// File with auth tokens of a Twilio account, one a line: whoever opens a WebSocket of the dialect conversationrelay must sign
     /// with one of them, and needs no token. Needs --public-url. Read at the start
     #[arg(
-        long, env = "TRANSCRIPT_TWILIO_TOKEN_FILE", hide_env_values = true, value_name = "FILE", requires = "public_url"
+        long,
+        env = "TRANSCRIPT_TWILIO_TOKEN_FILE",
+        hide_env_values = true,
+        value_name = "FILE",
+        requires = "public_url"
     )]
     pub twilio_token_file: Option<SecretFile>,
     /// What clients outside write before /v1, such as wss://transcriber.example: Twilio signs it
@@ -135,6 +139,13 @@ pub struct TranscriberLimits {
         value_parser = clap::value_parser!(u32).range(1..=1_000_000)
     )]
     pub max_connections: u32,
+    /// Sessions that are served at the same time, those included that nobody is connected to and that wait for their end, 1 to
+    /// 10000000
+    #[arg(
+        long, env = "TRANSCRIPT_MAX_SESSIONS", value_name = "N", default_value = "100000",
+        value_parser = clap::value_parser!(u32).range(1..=10_000_000)
+    )]
+    pub max_sessions: u32,
     /// How long segments that were received may take to be stored once told to stop, 0s to 10m
     #[arg(
         long, env = "TRANSCRIPT_GRACE", value_name = "DURATION", default_value = "20s",

@@ -191,7 +191,7 @@ fn log(notice: &Notice) {
         ),
         Notice::Works { kind } => tracing::info!(effect = %kind, server = %kind.server(), "works again"),
         Notice::Limited { key, reason } => {
-            tracing::warn!(%key, "a connection is refused: {reason} (--max-connections, --max-session-connections)");
+            tracing::warn!(%key, "a connection is refused: {reason} (--max-connections, --max-sessions, --max-session-connections)");
         }
     }
 }

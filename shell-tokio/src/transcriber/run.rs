@@ -204,6 +204,7 @@ fn settings(args: &TranscriberArgs, stream: StreamState) -> Result<Settings, Tra
         lease: ends.lease,
         orphans_interval: ends.lease / 2,
         max_connections: size(limits.max_connections),
+        max_sessions: size(limits.max_sessions),
         max_session_connections: size(limits.max_session_connections),
         max_session_segments: limits.max_segments,
         max_segment_bytes: usize::try_from(limits.max_frame.as_u64()).unwrap_or(usize::MAX),

@@ -406,6 +406,27 @@ fn limits_are_refused_with_their_reason() {
 }
 
 #[test]
+fn sessions_are_limited_those_that_wait_for_their_end_included() {
+    let settings = Settings::new("t", "f00", StreamState::Available);
+    let mut bench = Bench::with(Settings { max_sessions: 1, ..settings });
+    let open = |bench: &mut Bench, connection, session| {
+        let session = Session::new("c", session).expect("the ids are short");
+        let (connection, transport) = (ConnectionId(connection), Transport::Socket);
+        bench.handle(Input::Opened(Opening { connection, session, client: None, epoch: None, transport }));
+    };
+    bench.open(1).serve(Join).close(1, Closure::Clean);
+    open(&mut bench, 2, "another");
+    assert_eq!(bench.closed, [(2, CloseCode::TryAgainLater)]);
+    assert!(matches!(bench.sent.last(), Some((2, ServerFrame::Error { retryable: true, .. }))), "{:?}", bench.sent);
+    // The session that is there takes another connection, and once it is over another session has its place.
+    bench.open(3).close(3, Closure::Clean).pass(300);
+    bench.serve(Leave).serve(Count).serve(PublishEnd).serve(Finish);
+    open(&mut bench, 4, "another");
+    assert_eq!(bench.closed, [(2, CloseCode::TryAgainLater)]);
+    bench.take(Join);
+}
+
+#[test]
 fn times_are_put_onto_the_clock_of_the_session() {
     let mut bench = Bench::serving();
     // The session was 100 s old when it was joined; this connection opens 7 s later.

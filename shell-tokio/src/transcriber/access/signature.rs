@@ -116,7 +116,8 @@ fn check_recall(keys: &[hmac::Key], request: SignedRequest<'_>, now: WallTime) -
     let mut signed = format!("{id}.{timestamp}.").into_bytes();
     signed.extend_from_slice(request.body);
     let of_this_version = signatures.split(' ').filter_map(|signature| signature.strip_prefix("v1,"));
-    let is_signed = of_this_version.filter_map(|text| STANDARD.decode(text).ok()).any(|tag| is_tag(keys, &signed, &tag));
+    let is_signed =
+        of_this_version.filter_map(|text| STANDARD.decode(text).ok()).any(|tag| is_tag(keys, &signed, &tag));
     if is_signed { Ok(()) } else { Err(Refused::Forged) }
 }
 
@@ -127,7 +128,8 @@ impl Twilio {
         let path = format!("{}{}", self.public_url, uri.path());
         let query = uri.query().unwrap_or_default();
         let with_query = if query.is_empty() { path.clone() } else { format!("{path}?{query}") };
-        let is_signed = [with_query, path + &sorted(query)].iter().any(|text| is_tag(&self.keys, text.as_bytes(), &tag));
+        let is_signed =
+            [with_query, path + &sorted(query)].iter().any(|text| is_tag(&self.keys, text.as_bytes(), &tag));
         if is_signed { Ok(()) } else { Err(Refused::Forged) }
     }
 }

@@ -187,8 +187,11 @@ fn a_page_of_a_foreign_origin_is_refused_and_what_is_no_page_is_not() {
 fn an_engine_that_must_sign_needs_no_token_and_one_that_it_brings_is_checked() {
     let (_tokens, tokens) = file("the-secret-of-everybody-else");
     let (_recall, recall) = file("whsec_dHdlbnR5LWZvdXIgYnl0ZXMgb2Yga2V5");
-    let settings =
-        TranscriberAccess { token_file: Some(tokens), recall_secret_file: Some(recall), ..TranscriberAccess::default() };
+    let settings = TranscriberAccess {
+        token_file: Some(tokens),
+        recall_secret_file: Some(recall),
+        ..TranscriberAccess::default()
+    };
     let access = Access::read(&settings).unwrap();
     let none = HeaderMap::new();
     assert_eq!(check_as(Dialect::Recall, &access, &none, None), Ok(()));

@@ -87,7 +87,8 @@ fn what_recall_did_not_sign_is_refused() {
 }
 
 fn of_twilio(of: &Signatures, target: &'static str, signature: Option<&str>) -> Result<(), Refused> {
-    let headers = headers(&signature.map(|signature| ("x-twilio-signature", signature)).into_iter().collect::<Vec<_>>());
+    let headers =
+        headers(&signature.map(|signature| ("x-twilio-signature", signature)).into_iter().collect::<Vec<_>>());
     let uri = Uri::from_static(target);
     let request = SignedRequest { headers: &headers, uri: &uri, body: b"" };
     of.check(Dialect::ConversationRelay, Transport::Socket, request, WallTime::from_millis(0))
@@ -123,7 +124,10 @@ fn a_signature_is_required_of_the_dialect_whose_secret_is_there() {
     let (recall, twilio, none) = (recall(RECALL).unwrap(), twilio(TWILIO).unwrap(), Signatures::default());
     for transport in [Transport::Post, Transport::Socket] {
         for dialect in [Dialect::Native, Dialect::Deepgram, Dialect::AssemblyAi, Dialect::LiveKit, Dialect::Jigasi] {
-            assert!(!recall.are_required(dialect, transport) && !twilio.are_required(dialect, transport), "{dialect:?}");
+            assert!(
+                !recall.are_required(dialect, transport) && !twilio.are_required(dialect, transport),
+                "{dialect:?}"
+            );
         }
         assert!(recall.are_required(Dialect::Recall, transport));
         assert!(!twilio.are_required(Dialect::Recall, transport) && !none.are_required(Dialect::Recall, transport));
