@@ -6,6 +6,7 @@ use base64::{
     Engine,
     engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
 };
+use mongodb::bson::Document;
 use ring::hmac;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -339,6 +340,24 @@ async fn engines_that_must_sign_are_let_in_by_their_signature_and_by_nothing_els
     }
     let log = transcriber.process.logs();
     assert!(!log.contains("whsec_") && !log.contains(twilio), "{log}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn conversation_relay_is_told_errors_and_nothing_else() -> Outcome {
+    let (world, transcriber, _files) = started(|_| vec![]).await?;
+    let mut client = transcriber.connect("c", "s", "?dialect=conversationrelay").await?;
+    client.send(&json!({ "type": "prompt", "voicePrompt": "Hello.", "last": true })).await?;
+    let stored = wait_until("the prompt is stored", LONG, || async {
+        match world.segments().count_documents(Document::new()).await {
+            Ok(1) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    stored.await?;
+    client.send(&json!({ "type": "prompt" })).await?;
+    let first = client.next().await?;
+    assert_eq!(first["type"], "error", "{first}");
     Ok(())
 }
 
