@@ -29,9 +29,10 @@ use transcript_transcriber::document::SESSIONS_COLLECTION;
 use crate::{
     processor::ProcessorCommand,
     proxy::{NatsProxy, TcpProxy},
+    servers::NatsOptions,
     transcriber::{Client, RunningTranscriber},
     wait::wait_until,
-    world::{TestWorld, WorldError},
+    world::{StoreOf, TestWorld, WorldError},
 };
 
 /// Long beside everything that is awaited of one process or server here.
@@ -197,7 +198,8 @@ struct Participants(JoinSet<(String, Vec<String>)>);
 
 impl<'a> Storm<'a> {
     async fn begin(plan: &'a StormPlan) -> Result<Self, Failed> {
-        let world = if plan.mongod_kills > 0 { TestWorld::start_with_own_mongod() } else { TestWorld::start() }.await?;
+        let store = if plan.mongod_kills > 0 { StoreOf::ThisWorld } else { StoreOf::AllWorlds };
+        let world = TestWorld::start_as(store, NatsOptions::default()).await?;
         world.processor("setup").run(LONG).await?;
         let nats = NatsProxy::start(world.nats.process().address()).await?;
         let revise_every = if plan.sessions < 50 { "200ms" } else { "2s" };
