@@ -21,7 +21,7 @@ use mongodb::bson::{Document, doc};
 use serde_json::json;
 use tokio::{
     task::JoinSet,
-    time::{Instant, sleep, sleep_until, timeout},
+    time::{Instant, sleep, sleep_until, timeout, timeout_at},
 };
 use transcript_core::contract::SESSION_ENDED_SUBJECT;
 use transcript_transcriber::document::SESSIONS_COLLECTION;
@@ -43,8 +43,8 @@ const SETTLES: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(6);
 /// How long a client waits before it connects again.
 const RECONNECT: Duration = Duration::from_millis(50);
-/// How often a participant breaks off in the middle of a call, of a hundred times.
-const BREAKS: u8 = 20;
+/// How often a participant breaks off right after it said something, of a hundred times.
+const BREAKS: u8 = 5;
 
 type Failed = Box<dyn Error + Send + Sync>;
 
@@ -406,7 +406,7 @@ impl Participants {
             }
             Ok::<_, Failed>(())
         };
-        match tokio::time::timeout_at(deadline, all).await {
+        match timeout_at(deadline, all).await {
             Ok(joined) => joined.map(|()| acknowledged),
             Err(_) => Err("some participants were not acknowledged everything in time".into()),
         }
@@ -437,8 +437,7 @@ impl Participant {
                 continue;
             };
             self.addresses.opened.fetch_add(1, Ordering::Relaxed);
-            self.say(&mut client, &left).await;
-            for id in heard(&mut client).await {
+            for id in self.say(&mut client, &left).await {
                 left.retain(|waiting| *waiting != id);
                 acknowledged.push(format!("{}:1:{id}", self.name));
             }
@@ -451,37 +450,49 @@ impl Participant {
                 }
                 return acknowledged;
             }
-            if self.rng.u8(..100) < BREAKS {
-                client.break_off().ok();
-            }
+            client.break_off().ok();
         }
     }
 
-    /// Says what is left, spread over the call, and asks for all of it to be stored.
-    async fn say(&mut self, client: &mut Client, left: &[String]) {
+    /// Says what is left, spread over the call, and gives the ids that are acknowledged until all is saved or the connection is gone.
+    async fn say(&mut self, client: &mut Client, left: &[String]) -> Vec<String> {
         let pause = self.lasts / u32::try_from(self.segments).unwrap_or(u32::MAX).max(1);
+        let mut ids = Vec::new();
         for id in left {
-            sleep(pause.mul_f64(self.rng.f64() * 2.0)).await;
+            // It reads all the time, or else it would answer no ping.
+            let next = Instant::now() + pause.mul_f64(self.rng.f64() * 2.0);
+            let is_gone = heard(client, next, &mut ids).await == Heard::End;
+            let breaks_off = self.rng.u8(..100) < BREAKS;
             let said = timeout(PATIENCE, client.say(id, &format!("{} says {id}.", self.name))).await;
-            // In the middle of what it says, it is gone.
-            let breaks = self.rng.u8(..100) < BREAKS && self.rng.bool();
-            if breaks || !matches!(said, Ok(Ok(()))) {
-                return;
+            if is_gone || breaks_off || !matches!(said, Ok(Ok(()))) {
+                return ids;
             }
         }
-        drop(timeout(PATIENCE, client.send(&json!({ "type": "Finalize" }))).await);
+        if let Ok(Ok(())) = timeout(PATIENCE, client.send(&json!({ "type": "Finalize" }))).await {
+            heard(client, Instant::now() + PATIENCE, &mut ids).await;
+        }
+        ids
     }
 }
 
-/// The ids that are acknowledged until everything is saved, or the connection seems dead.
-async fn heard(client: &mut Client) -> Vec<String> {
-    let mut ids = Vec::new();
-    while let Ok(Ok(frame)) = timeout(PATIENCE, client.next()).await {
-        match frame["type"].as_str() {
-            Some("ack") => ids.push(frame["id"].as_str().unwrap_or_default().to_owned()),
-            Some("saved") => break,
-            _ => {}
+/// Why nothing more is heard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Heard {
+    /// It is time for something else.
+    UntilThen,
+    /// Everything is saved, or the connection is gone.
+    End,
+}
+
+/// Reads until everything is saved, the connection is gone, or it is time for something else.
+async fn heard(client: &mut Client, until: Instant, ids: &mut Vec<String>) -> Heard {
+    loop {
+        match timeout_at(until, client.next()).await {
+            Ok(Ok(frame)) if frame["type"] == "ack" => ids.push(frame["id"].as_str().unwrap_or_default().to_owned()),
+            Ok(Ok(frame)) if frame["type"] == "saved" => return Heard::End,
+            Ok(Ok(_)) => {}
+            Ok(Err(_)) => return Heard::End,
+            Err(_) => return Heard::UntilThen,
         }
     }
-    ids
 }
