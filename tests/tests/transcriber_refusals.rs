@@ -328,14 +328,10 @@ async fn engines_that_must_sign_are_let_in_by_their_signature_and_by_nothing_els
     let path = "/v1/conversations/c/sessions/s/segments?dialect=recall";
     for (signed, expected) in [(body.as_str(), 200), ("{}", 401)] {
         let headers = signed_by_recall(&recall, signed).map(|(name, value)| format!("{name}: {value}\r\n")).concat();
-        let answer = http::send(
-            transcriber.address,
-            &format!(
-                "POST {path} HTTP/1.1\r\nHost: x\r\n{headers}Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
-                body.len()
-            ),
-        );
-        let answer = answer.await?;
+        let length = body.len();
+        let end = format!("Content-Length: {length}\r\nConnection: close\r\n\r\n{body}");
+        let request = format!("POST {path} HTTP/1.1\r\nHost: x\r\n{headers}{end}");
+        let answer = http::send(transcriber.address, &request).await?;
         assert_eq!(answer.status, expected, "{}", answer.body);
     }
     let log = transcriber.process.logs();
