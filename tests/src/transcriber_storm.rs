@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeMap,
     error::Error,
-    fmt,
+    fmt, io,
     net::SocketAddr,
     sync::{
         Arc, Mutex, PoisonError,
@@ -20,6 +20,7 @@ use futures::TryStreamExt;
 use mongodb::bson::{Document, doc};
 use serde_json::json;
 use tokio::{
+    runtime::{Builder, Runtime},
     task::JoinSet,
     time::{Instant, sleep, sleep_until, timeout, timeout_at},
 };
@@ -39,8 +40,9 @@ use crate::{
 const LONG: Duration = Duration::from_secs(120);
 /// How long after the last call everything may take, for each session.
 const SETTLES: Duration = Duration::from_millis(500);
-/// How long a client waits for an answer before it takes its connection for dead.
-const PATIENCE: Duration = Duration::from_secs(6);
+/// How long nothing may come from a socket before the transcriber takes it for broken: a quarter of the calls, within these. Every
+/// quarter of it each socket is asked by a ping, which costs more than the segments where there are thousands of sockets.
+const SILENCE: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(20));
 /// How long a client waits before it connects again.
 const RECONNECT: Duration = Duration::from_millis(50);
 /// How often a participant breaks off right after it said something, of a hundred times.
@@ -154,6 +156,11 @@ impl StormPlan {
         storm.judge(acknowledged, delivered).await
     }
 
+    /// How long nothing may come from a socket.
+    fn silence(&self) -> Duration {
+        (self.lasts / 4).clamp(SILENCE.0, SILENCE.1)
+    }
+
     /// What happens, and how long after the beginning.
     fn events(&self, rng: &mut Rng) -> Vec<(Duration, Event)> {
         let lasts = self.lasts;
@@ -185,12 +192,43 @@ impl StormPlan {
 struct Storm<'a> {
     plan: &'a StormPlan,
     world: TestWorld,
+    network: Network,
     nats: NatsProxy,
     command: ProcessorCommand,
     transcribers: Vec<(RunningTranscriber, TcpProxy)>,
     addresses: Addresses,
     /// It runs until the storm is over.
     _processor: crate::processor::Processor,
+}
+
+/// A thread of its own for the proxies: what thousands of clients have to do must not delay what goes to NATS.
+struct Network(Option<Runtime>);
+
+impl Network {
+    fn start() -> io::Result<Self> {
+        Ok(Self(Some(Builder::new_multi_thread().worker_threads(1).enable_all().build()?)))
+    }
+
+    async fn nats(&self, server: SocketAddr) -> Result<NatsProxy, Failed> {
+        Ok(self.runtime()?.spawn(NatsProxy::start(server)).await??)
+    }
+
+    async fn tcp(&self, server: SocketAddr) -> Result<TcpProxy, Failed> {
+        Ok(self.runtime()?.spawn(TcpProxy::start(server)).await??)
+    }
+
+    fn runtime(&self) -> Result<&Runtime, Failed> {
+        self.0.as_ref().ok_or_else(|| "the network is gone".into())
+    }
+}
+
+impl Drop for Network {
+    /// A runtime must not be waited for inside of another one.
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 /// Participants that are talking.
@@ -201,19 +239,18 @@ impl<'a> Storm<'a> {
         let store = if plan.mongod_kills > 0 { StoreOf::ThisWorld } else { StoreOf::AllWorlds };
         let world = TestWorld::start_as(store, NatsOptions::default()).await?;
         world.processor("setup").run(LONG).await?;
-        let nats = NatsProxy::start(world.nats.process().address()).await?;
+        let network = Network::start()?;
+        let nats = network.nats(world.nats.process().address()).await?;
         let revise_every = if plan.sessions < 50 { "200ms" } else { "2s" };
         let revising = ["--quiet-period", "100ms", "--revise", "--revise-every", revise_every];
         let processor = world.processor("run").arguments(revising).start().await?;
         let delays = ["--lease", "1s", "--end-after-break", "2s", "--end-after-close", "500ms"];
-        let command = world.processor("transcriber").environment("NATS_URL", nats.url()).arguments(delays).arguments([
-            "--silence-timeout",
-            "3s",
-            "--request-timeout",
-            "2s",
-        ]);
+        let silence = format!("--silence-timeout={}ms", plan.silence().as_millis());
+        let command = world.processor("transcriber").environment("NATS_URL", nats.url()).arguments(delays);
+        let command = command.arguments([&silence, "--request-timeout=2s"]);
         let addresses = Addresses::default();
-        let mut storm = Self { plan, world, nats, command, transcribers: vec![], addresses, _processor: processor };
+        let mut storm =
+            Self { plan, world, network, nats, command, transcribers: vec![], addresses, _processor: processor };
         for place in 0..plan.transcribers {
             let started = storm.transcriber(place).await?;
             storm.transcribers.push(started);
@@ -229,7 +266,7 @@ impl<'a> Storm<'a> {
     /// A transcriber, and a proxy before it.
     async fn transcriber(&self, place: usize) -> Result<(RunningTranscriber, TcpProxy), Failed> {
         let started = RunningTranscriber::start(self.command.clone()).await?;
-        let proxy = TcpProxy::start(started.address).await?;
+        let proxy = self.network.tcp(started.address).await?;
         self.addresses.set(place, proxy.address());
         Ok((started, proxy))
     }
@@ -245,6 +282,7 @@ impl<'a> Storm<'a> {
                     name: format!("p{socket}"),
                     segments: self.plan.segments,
                     lasts: self.plan.lasts,
+                    patience: self.plan.silence() * 2,
                     rng: rng.fork(),
                 };
                 participants.spawn(async move { (session, participant.talk().await) });
@@ -420,6 +458,8 @@ struct Participant {
     name: String,
     segments: usize,
     lasts: Duration,
+    /// How long it waits for an answer before it takes its connection for dead.
+    patience: Duration,
     rng: Rng,
 }
 
@@ -431,7 +471,7 @@ impl Participant {
         let query = format!("?client={0}&epoch=1&speaker={0}", self.name);
         loop {
             let address = self.addresses.any(&mut self.rng);
-            let opened = timeout(PATIENCE, Client::connect(address, "storm", &self.session, &query, &[])).await;
+            let opened = timeout(self.patience, Client::connect(address, "storm", &self.session, &query, &[])).await;
             let Ok(Ok(mut client)) = opened else {
                 sleep(RECONNECT).await;
                 continue;
@@ -444,9 +484,9 @@ impl Participant {
             if left.is_empty() {
                 // Some close, some break off, and some are told that it is theirs to close.
                 match self.rng.u8(..3) {
-                    0 => drop(timeout(PATIENCE, client.close()).await),
+                    0 => drop(timeout(self.patience, client.close()).await),
                     1 => drop(client.break_off()),
-                    _ => drop(timeout(PATIENCE, client.send(&json!({ "type": "CloseStream" }))).await),
+                    _ => drop(timeout(self.patience, client.send(&json!({ "type": "CloseStream" }))).await),
                 }
                 return acknowledged;
             }
@@ -463,13 +503,13 @@ impl Participant {
             let next = Instant::now() + pause.mul_f64(self.rng.f64() * 2.0);
             let is_gone = heard(client, next, &mut ids).await == Heard::End;
             let breaks_off = self.rng.u8(..100) < BREAKS;
-            let said = timeout(PATIENCE, client.say(id, &format!("{} says {id}.", self.name))).await;
+            let said = timeout(self.patience, client.say(id, &format!("{} says {id}.", self.name))).await;
             if is_gone || breaks_off || !matches!(said, Ok(Ok(()))) {
                 return ids;
             }
         }
-        if let Ok(Ok(())) = timeout(PATIENCE, client.send(&json!({ "type": "Finalize" }))).await {
-            heard(client, Instant::now() + PATIENCE, &mut ids).await;
+        if let Ok(Ok(())) = timeout(self.patience, client.send(&json!({ "type": "Finalize" }))).await {
+            heard(client, Instant::now() + self.patience, &mut ids).await;
         }
         ids
     }
