@@ -52,7 +52,9 @@ impl Driver {
     #[must_use]
     pub fn new(machine: Transcriber, settings: &Settings, clock: Clock, store: Store, stream: Stream) -> Self {
         let (sender, reports) = mpsc::unbounded_channel();
-        let state = stream.state();
+        // The state may have changed since the machine was told it.
+        let mut state = stream.state();
+        state.mark_changed();
         let performer = Performer {
             store,
             stream,

@@ -273,6 +273,16 @@ fn silence_is_waited_for_unless_others_spoke() {
 }
 
 #[test]
+fn a_client_that_speaks_after_the_store_was_asked_ends_a_silence() {
+    let mut bench = Bench::new();
+    bench.open(1).serve(Join).close(1, Closure::Clean).pass(2);
+    bench.open(2).report(Leave, Report::Left(Departure::Silent)).say(2, said(None, "one"));
+    bench.serve_all(&[Reserve, Save, PublishSegments]);
+    bench.close(2, Closure::Clean).pass(2);
+    assert_eq!(bench.kinds(), [Leave]);
+}
+
+#[test]
 fn a_zero_delay_ends_at_once() {
     let zero = Duration::ZERO;
     let settings = Settings::new("t", "f00", StreamState::Available);
