@@ -56,5 +56,6 @@ pub mod storm;
 pub mod summary;
 pub mod transcriber;
 pub mod transcriber_by_hand;
+pub mod transcriber_storm;
 pub mod wait;
 pub mod world;

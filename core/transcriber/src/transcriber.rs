@@ -201,6 +201,11 @@ impl Transcriber {
             Some((CloseCode::Restart, "the transcriber restarts"))
         } else if self.connections.len() >= settings.max_connections {
             Some((CloseCode::TryAgainLater, "the transcriber has as many connections as it may"))
+        } else if of_session.is_none() && self.sessions.len() >= settings.max_sessions {
+            Some((
+                CloseCode::TryAgainLater,
+                "the transcriber has as many sessions as it may, those that wait for their end included",
+            ))
         } else if of_session.is_some_and(|session| session.connections() >= settings.max_session_connections) {
             Some((CloseCode::TryAgainLater, "the session has as many connections as it may"))
         } else {

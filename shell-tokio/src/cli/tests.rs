@@ -459,11 +459,18 @@ fn a_transcriber_without_tokens_listens_on_loopback_only() {
     assert_eq!(args("transcriber").listen.to_string(), "127.0.0.1:8090");
     assert_eq!(args("transcriber --listen [::1]:1").listen.port(), 1);
     assert!(args("transcriber --listen 0.0.0.0:1 --token-file t").access.token_file.is_some());
+    let twilio = args("transcriber --twilio-token-file a --public-url wss://transcriber.example/calls/").access;
+    assert_eq!(twilio.public_url.as_deref(), Some("wss://transcriber.example/calls"));
     let refused = refusal("transcriber --listen 0.0.0.0:1");
     assert!(refused.contains("give --token-file or --token-key-file"), "{refused}");
     for line in [
         "--token-file a --token-key-file b",
         "--token-audience a",
+        "--twilio-token-file a",
+        "--twilio-token-file a --public-url transcriber.example",
+        "--public-url https://transcriber.example",
+        "--public-url wss:///v1",
+        "--public-url wss://transcriber.example?a=b",
         "--allow-origin app.example",
         "--max-frame 1MiB",
         "--max-frame-rate 0",

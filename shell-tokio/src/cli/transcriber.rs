@@ -91,6 +91,23 @@ pub struct TranscriberAccess {
         value_parser = NonEmptyStringValueParser::new()
     )]
     pub token_audience: Option<String>,
+    /// File with secrets of a Recall.ai workspace (whsec_...), one a line: whoever sends frames of the dialect recall must sign with
+    /// one of them, and needs no token. Read at the start
+    #[arg(long, env = "TRANSCRIPT_RECALL_SECRET_FILE", hide_env_values = true, value_name = "FILE")]
+    pub recall_secret_file: Option<SecretFile>,
+    /// File with auth tokens of a Twilio account, one a line: whoever opens a WebSocket of the dialect conversationrelay must sign
+    /// with one of them, and needs no token. Needs --public-url. Read at the start
+    #[arg(
+        long,
+        env = "TRANSCRIPT_TWILIO_TOKEN_FILE",
+        hide_env_values = true,
+        value_name = "FILE",
+        requires = "public_url"
+    )]
+    pub twilio_token_file: Option<SecretFile>,
+    /// What clients outside write before /v1, such as wss://transcriber.example: Twilio signs it
+    #[arg(long, env = "TRANSCRIPT_PUBLIC_URL", value_name = "URL", value_parser = parse::public_url)]
+    pub public_url: Option<String>,
     /// Origin whose web pages may connect, such as https://app.example, or * for any; several are separated by commas. Without
     /// it no web page may. Clients that are no web pages send no origin, and are not affected
     #[arg(long, env = "TRANSCRIPT_ALLOW_ORIGIN", value_name = "ORIGIN", value_delimiter = ',')]
@@ -131,6 +148,13 @@ pub struct TranscriberLimits {
         value_parser = clap::value_parser!(u32).range(1..=1_000_000)
     )]
     pub max_connections: u32,
+    /// Sessions that are served at the same time, those included that nobody is connected to and that wait for their end, 1 to
+    /// 10000000
+    #[arg(
+        long, env = "TRANSCRIPT_MAX_SESSIONS", value_name = "N", default_value = "100000",
+        value_parser = clap::value_parser!(u32).range(1..=10_000_000)
+    )]
+    pub max_sessions: u32,
     /// How long segments that were received may take to be stored once told to stop, 0s to 10m
     #[arg(
         long, env = "TRANSCRIPT_GRACE", value_name = "DURATION", default_value = "20s",

@@ -107,7 +107,9 @@ impl Driver {
         tape: Option<Tape<Transcriber>>,
     ) -> Self {
         let (sender, reports) = mpsc::unbounded_channel();
-        let state = stream.state();
+        // The state may have changed since the machine was told it.
+        let mut state = stream.state();
+        state.mark_changed();
         let performer = Performer {
             store,
             stream,
@@ -265,7 +267,7 @@ fn log(notice: &Notice) {
         ),
         Notice::Works { kind } => tracing::info!(effect = %kind, server = %kind.server(), "works again"),
         Notice::Limited { key, reason } => {
-            tracing::warn!(%key, "a connection is refused: {reason} (--max-connections, --max-session-connections)");
+            tracing::warn!(%key, "a connection is refused: {reason} (--max-connections, --max-sessions, --max-session-connections)");
         }
     }
 }

@@ -124,7 +124,7 @@ pub async fn run(
     let refused = RefusedRequests::default();
     let (asker, questions) = questions();
     let monitoring = watch_over(args, Watched { asker, refused: refused.clone() }).await?;
-    let router = http::router(Service { access, hub, limits, refused });
+    let router = http::router(Service::new(access, hub, limits, refused));
     let (stop, stopped) = watch::channel(false);
     let (max, header) = (args.limits.max_connections, args.limits.header_timeout);
     let listening = tokio::spawn(listen::serve(listener, router, max, header, stopped));
@@ -276,6 +276,7 @@ fn settings(args: &TranscriberArgs, stream: StreamState) -> Result<Settings, Tra
         lease: ends.lease,
         orphans_interval: ends.lease / 2,
         max_connections: size(limits.max_connections),
+        max_sessions: size(limits.max_sessions),
         max_session_connections: size(limits.max_session_connections),
         max_session_segments: limits.max_segments,
         max_segment_bytes: usize::try_from(limits.max_frame.as_u64()).unwrap_or(usize::MAX),
