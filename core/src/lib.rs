@@ -89,7 +89,7 @@ pub mod ids;
 mod input;
 mod job;
 mod kind;
-mod micros;
+pub mod micros;
 mod output;
 mod processor;
 mod served;

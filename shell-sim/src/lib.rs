@@ -11,6 +11,7 @@ mod property;
 mod rng;
 mod runtime;
 pub mod store;
+pub mod transcribers;
 mod world;
 
 pub use self::{

@@ -32,7 +32,7 @@ use transcript_processor::{
     service::driver::Signal,
     service::run::{self, Ends},
     terminal::{harmless_json, harmless_lines, width},
-    traces,
+    traces, transcriber,
     transcripts::convert,
     transcripts::play,
     transcripts::show,
@@ -89,10 +89,20 @@ pub(super) async fn online(
     if let Command::Recording(args) = command {
         return recording(args).await;
     }
-    let Some(needs) = command.needs() else { return Ok(Finding::Good) };
+    let Some(needs) = command.needs() else { return play_via(command, transcripts).await };
     let refusals = Refusals::default();
-    // Only `run` lives long enough to wait for a login.
-    let patience = if let Command::Run(run) = command { run.args.login_timeout } else { needs.connect.timeout };
+    // Only services live long enough to wait for a login.
+    let patience = match command {
+        Command::Run(run) => run.args.login_timeout,
+        Command::Transcriber(transcriber) => transcriber.args.login_timeout,
+        Command::Setup(_)
+        | Command::Play(_)
+        | Command::Show(_)
+        | Command::DeadLetters(_)
+        | Command::Audit(_)
+        | Command::Recording(_)
+        | Command::Offline(_) => needs.connect.timeout,
+    };
     let logins = Logins::new(patience);
     let connected = tokio::select! {
         connected = connect(needs, &refusals, &logins) => connected,
@@ -110,6 +120,13 @@ pub(super) async fn online(
         }
         (None, _) | (_, None) => match command {
             Command::Show(show) => show_summary(&database, &show.args).await,
+            Command::Transcriber(settings) => {
+                let ends = Ends { logins: &logins, signals };
+                transcriber::run::run(settings, &database, &refusals, ends)
+                    .await
+                    .map(|()| Finding::Good)
+                    .map_err(Into::into)
+            }
             Command::Run(_)
             | Command::Setup(_)
             | Command::Play(_)
@@ -170,17 +187,14 @@ impl<'a> Servers<'a> {
             Command::Run(run) => self.run(&run.args, ends).await,
             Command::Setup(setup) => self.set_up(&setup.args).await,
             Command::Play(play) => {
-                let print = |played: &play::PlayedSession| {
-                    let line = if play.args.json { serde_json::to_string(played)? } else { played.to_string() };
-                    writeln!(io::stdout().lock(), "{}", harmless_json(&line))
-                };
+                let print = |played: &play::PlayedSession| print_played(played, play.args.json);
                 play::play(&self.js, self.database, &play.args, transcripts, print).await?;
                 Ok(Finding::Good)
             }
             Command::DeadLetters(args) => dead_letters(&self.js, self.database, &args.command).await,
             Command::Audit(audited) => audit(&self.js, self.database, &audited.args).await,
             Command::Show(show) => show_summary(self.database, &show.args).await,
-            Command::Recording(_) | Command::Offline(_) => Ok(Finding::Good),
+            Command::Recording(_) | Command::Transcriber(_) | Command::Offline(_) => Ok(Finding::Good),
         }
     }
 
@@ -201,6 +215,9 @@ impl<'a> Servers<'a> {
         let mut report = setup::ensure(&self.js, self.database, &request).await?;
         if args.revise {
             setup::ensure_watched(self.database, &mut report).await?;
+        }
+        if let Err(error) = setup::ensure_transcriber(self.database, &mut report).await {
+            report.warnings.push(format!("the indexes of the transcriber are not there: {}", error_line(&error)));
         }
         report.warnings.extend(lacking);
         let changes: Vec<_> = report.changes.iter().map(ToString::to_string).collect();
@@ -240,6 +257,22 @@ async fn recording(OnNats { args, nats, connect, .. }: &OnNats<RecordingArgs>) -
         }
     }
     Ok(Finding::Good)
+}
+
+/// Plays transcripts where neither NATS nor MongoDB is connected to.
+async fn play_via(command: &Command, transcripts: &[Transcript]) -> Done {
+    if let Command::Play(play) = command
+        && let Some(address) = &play.args.via
+    {
+        let print = |played: &play::PlayedSession| print_played(played, play.args.json);
+        play::via::play(&play.args, address, transcripts, Clock::start().wall().as_millis(), print).await?;
+    }
+    Ok(Finding::Good)
+}
+
+fn print_played(played: &play::PlayedSession, json: bool) -> io::Result<()> {
+    let line = if json { serde_json::to_string(played)? } else { played.to_string() };
+    writeln!(io::stdout().lock(), "{}", harmless_json(&line))
 }
 
 async fn show_summary(database: &Database, args: &ShowArgs) -> Done {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`service`] | the service: start, loop, sockets of NATS and MongoDB, recording |
 //! | [`operate`] | setup, audit, dead letters |
+//! | [`transcriber`] | the service that takes segments from WebSockets and requests |
 //! | [`transcripts`] | playing transcripts, showing summaries |
 //! | [`recordings`] | publishing and watching the events of recordings |
 //! | [`traces`] | commands that read traces |
@@ -21,4 +22,5 @@ pub mod secret;
 pub mod service;
 pub mod terminal;
 pub mod traces;
+pub mod transcriber;
 pub mod transcripts;

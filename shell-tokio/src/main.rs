@@ -57,7 +57,7 @@ fn main() -> ExitCode {
 }
 
 fn start(cli: &Cli) -> Result<Finding, Box<dyn Error>> {
-    let first = if let Command::Run(_) = cli.command { First::Drains } else { First::Ends };
+    let first = if let Command::Run(_) | Command::Transcriber(_) = cli.command { First::Drains } else { First::Ends };
     let mut signals = signals::listen(first)?;
     logging::init(&cli.command.log())?;
     logging::log_panics();

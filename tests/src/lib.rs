@@ -50,5 +50,7 @@ pub mod restarted_processor;
 pub mod servers;
 pub mod storm;
 pub mod summary;
+pub mod transcriber;
+pub mod transcriber_by_hand;
 pub mod wait;
 pub mod world;

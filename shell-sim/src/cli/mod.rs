@@ -4,6 +4,7 @@ mod progress;
 mod report;
 mod table;
 mod traces;
+mod transcribers;
 
 use std::{
     io::{self, Write},
@@ -54,6 +55,8 @@ enum Command {
     Replay(traces::ReplayArgs),
     /// Takes the trace of a call and kills its process at each of its points, in the simulator.
     CrashEverywhere(traces::CrashArgs),
+    /// Tries the transcriber: every fault at every point of a small world, then drawn worlds.
+    Transcribers(transcribers::TranscribersArgs),
 }
 
 #[derive(Debug, Args)]
@@ -116,6 +119,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Table => table::print(cli.json).map(|()| ExitCode::SUCCESS),
         Command::Replay(args) => traces::replay(&cli, args),
         Command::CrashEverywhere(args) => traces::crash_everywhere(&cli, args),
+        Command::Transcribers(args) => transcribers::run(&cli, args),
     };
     code.unwrap_or_else(|error| {
         report::complain(&error);

@@ -20,6 +20,7 @@ mod show;
 mod source;
 mod stream;
 mod traces;
+mod transcriber;
 
 use std::ffi::OsString;
 
@@ -44,6 +45,7 @@ pub use self::{
     source::{CuesArg, LabelsArg, SourceArgs},
     stream::{StreamSettings, StreamValues},
     traces::{Drawing, ReplayArgs, TimelineArgs, TraceArgs, TracePaths, TracedCallArgs},
+    transcriber::{TranscriberAccess, TranscriberArgs, TranscriberEnds, TranscriberLimits},
 };
 
 /// Turns the transcript of every ended call into one summary and one notification.
@@ -86,6 +88,15 @@ pub enum Command {
   transcript-processor run --nats-url tls://nats.example:4222 --log-format json
   transcript-processor run --record /var/lib/traces")]
     Run(Box<Online<RunArgs>>),
+    /// Take segments from WebSockets and requests, store and publish them, and end each call once nobody is connected to it
+    ///
+    /// Without --nats-url or NATS_URL segments are stored and acknowledged, and nothing is published. Exit code 0 once it was
+    /// told to stop and has stored what it received; 1 where it cannot start, or a login stays refused.
+    #[command(after_help = "Examples:
+  transcript-processor transcriber
+  transcript-processor transcriber --listen 0.0.0.0:8090 --token-key-file /etc/transcripts/key.pem
+  transcript-processor transcriber --nats-url nats://nats.example:4222 --end-after-break 1m")]
+    Transcriber(Box<Online<TranscriberArgs>>),
     /// Create the streams, the consumer and the indexes, and repair what keeps processors from working
     ///
     /// It says what it changed. What exists is changed only where an option or its environment variable asks for it, or where
@@ -220,6 +231,9 @@ impl Cli {
         let mut given = Given::new(definition::leaf(matches));
         match self.command.check(&mut given) {
             Ok(()) => {
+                if let Command::Transcriber(online) = &mut self.command {
+                    online.nats.is_named = given.is_given("nats-url");
+                }
                 self.warnings = given.warnings();
                 Ok(self)
             }
@@ -234,8 +248,10 @@ impl Command {
     pub fn needs(&self) -> Option<Needs<'_>> {
         match self {
             Self::Run(online) => Some(online.needs()),
+            // It connects to NATS itself, because it starts without it.
+            Self::Transcriber(online) => Some(Needs { nats: None, ..online.needs() }),
             Self::Setup(online) => Some(online.needs()),
-            Self::Play(online) => Some(online.needs()),
+            Self::Play(online) => online.args.via.is_none().then(|| online.needs()),
             Self::Show(stored) => Some(stored.needs()),
             Self::DeadLetters(args) => Some(args.command.needs()),
             Self::Audit(online) => Some(online.needs()),
@@ -248,6 +264,7 @@ impl Command {
     pub fn log(&self) -> LogArgs {
         match self {
             Self::Run(online) => online.log.clone().of_a_service(),
+            Self::Transcriber(online) => online.log.clone().of_a_service(),
             Self::Setup(online) => online.log.clone(),
             Self::Play(online) => online.log.clone(),
             Self::Show(stored) => stored.log.clone(),
@@ -264,6 +281,7 @@ impl Command {
         }
         match self {
             Self::Run(online) => online.args.check(given),
+            Self::Transcriber(online) => online.nats.check().and_then(|()| online.args.check()),
             Self::Setup(_) | Self::Audit(_) => Ok(()),
             Self::Play(online) => online.args.source.check(),
             Self::Show(stored) => stored.args.call.session().map(drop),

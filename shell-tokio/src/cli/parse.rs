@@ -50,6 +50,24 @@ pub(super) fn size(text: &str) -> Result<ByteSize, String> {
     }
 }
 
+/// The size of a frame, 1KiB to 512KiB.
+pub(super) fn frame_size(text: &str) -> Result<ByteSize, String> {
+    match text.parse::<ByteSize>() {
+        Ok(size) if (ByteSize::kib(1)..=ByteSize::kib(512)).contains(&size) => Ok(size),
+        Ok(_) => Err("must be from 1KiB to 512KiB".to_owned()),
+        Err(e) => Err(format!("must be a size such as 64KiB, from 1KiB to 512KiB: {e}")),
+    }
+}
+
+/// The address of a transcriber, without a path.
+pub(super) fn websocket(text: &str) -> Result<String, String> {
+    let host = text.strip_prefix("ws://").map(|host| host.trim_end_matches('/'));
+    match host {
+        Some(host) if !host.is_empty() && !host.contains(['/', '?', '#', '@', ' ']) => Ok(format!("ws://{host}")),
+        Some(_) | None => Err("must be an address such as ws://127.0.0.1:8090, without a path".to_owned()),
+    }
+}
+
 /// A time span before now, or a moment of which the time zone is UTC where it names none.
 pub(super) fn since(text: &str) -> Result<Since, String> {
     if let Ok(ago) = humantime::parse_duration(text) {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::{CuesArg, SourceArgs, parse};
+use crate::secret::SecretFile;
 
 /// The settings of `play`.
 #[derive(Debug, Clone, Args)]
@@ -30,6 +31,16 @@ pub struct PlayArgs {
     /// Publish the end of each call twice
     #[arg(long)]
     pub repeat_end: bool,
+    /// Deliver the segments to this transcriber, one WebSocket for each speaker: it stores and publishes them, and ends the
+    /// calls. Neither NATS nor MongoDB is connected to
+    #[arg(
+        long, value_name = "ws://HOST:PORT", conflicts_with_all = ["late", "lose", "repeat_end"],
+        value_parser = parse::websocket
+    )]
+    pub via: Option<String>,
+    /// File whose first line is the token for that transcriber
+    #[arg(long, value_name = "FILE", requires = "via")]
+    pub token_file: Option<SecretFile>,
     /// Print one JSON object a call
     #[arg(long)]
     pub json: bool,

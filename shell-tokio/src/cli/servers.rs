@@ -120,6 +120,9 @@ pub struct NatsArgs {
     /// one says tls://, every connection requires TLS, also to servers that the cluster advertises
     #[arg(id = "nats-url", long, env = "NATS_URL", value_name = "URL", default_value = "nats://127.0.0.1:4222")]
     pub url: NatsUrls,
+    /// Whether somebody named the server. Only the transcriber asks: it does without one.
+    #[arg(skip)]
+    pub is_named: bool,
     /// NATS credentials file (JWT and seed), read again before each connection
     #[arg(id = "nats-creds", long, env = "NATS_CREDS", value_name = "FILE")]
     pub creds: Option<SecretFile>,

@@ -19,7 +19,8 @@ fn refusal(line: &str) -> String {
 fn run_args(line: &str) -> RunArgs {
     match read(line).expect("settings are good").command {
         Command::Run(run) => run.args,
-        other @ (Command::Setup(_)
+        other @ (Command::Transcriber(_)
+        | Command::Setup(_)
         | Command::Play(_)
         | Command::Show(_)
         | Command::DeadLetters(_)
@@ -359,6 +360,7 @@ fn play_and_show_read_their_arguments() {
     let shown = |line: &str| match read(line).unwrap().command {
         Command::Show(show) => show.args.call.session().unwrap(),
         other @ (Command::Run(_)
+        | Command::Transcriber(_)
         | Command::Setup(_)
         | Command::Play(_)
         | Command::DeadLetters(_)
@@ -378,6 +380,7 @@ fn dead_letters_are_named_by_their_places_or_all() {
             (redrive.args.which(), redrive.args.json)
         }
         other @ (Command::Run(_)
+        | Command::Transcriber(_)
         | Command::Setup(_)
         | Command::Play(_)
         | Command::Show(_)
@@ -466,4 +469,60 @@ fn commands_on_traces_read_their_arguments() {
     ] {
         refusal(line);
     }
+}
+
+#[test]
+fn a_transcriber_without_tokens_listens_on_loopback_only() {
+    let args = |line: &str| match read(line).expect("settings are good").command {
+        Command::Transcriber(online) => online.args,
+        other @ (Command::Run(_)
+        | Command::Setup(_)
+        | Command::Play(_)
+        | Command::Show(_)
+        | Command::DeadLetters(_)
+        | Command::Audit(_)
+        | Command::Recording(_)
+        | Command::Offline(_)) => panic!("{other:?}"),
+    };
+    let defaults = args("transcriber");
+    assert_eq!(defaults.listen.to_string(), "127.0.0.1:8090");
+    assert_eq!(args("transcriber --listen [::1]:1").listen.port(), 1);
+    assert!(args("transcriber --listen 0.0.0.0:1 --token-file t").access.token_file.is_some());
+    let refused = refusal("transcriber --listen 0.0.0.0:1");
+    assert!(refused.contains("give --token-file or --token-key-file"), "{refused}");
+    for line in [
+        "--token-file a --token-key-file b",
+        "--token-audience a",
+        "--allow-origin app.example",
+        "--max-frame 1MiB",
+        "--max-frame-rate 0",
+        "--lease 0s",
+    ] {
+        refusal(&format!("transcriber {line}"));
+    }
+}
+
+#[test]
+fn a_nats_server_is_named_by_an_option() {
+    let is_named = |line: &str| match read(line).expect("settings are good").command {
+        Command::Transcriber(online) => online.nats.is_named,
+        other @ (Command::Run(_)
+        | Command::Setup(_)
+        | Command::Play(_)
+        | Command::Show(_)
+        | Command::DeadLetters(_)
+        | Command::Audit(_)
+        | Command::Recording(_)
+        | Command::Offline(_)) => panic!("{other:?}"),
+    };
+    assert!(is_named("transcriber --nats-url nats://a"));
+    assert_eq!(is_named("transcriber"), std::env::var_os("NATS_URL").is_some());
+}
+
+#[test]
+fn a_transcript_is_played_through_a_transcriber() {
+    for line in ["--via http://a", "--via ws://a/path", "--via ws://", "--token-file t", "--via ws://a --late 1"] {
+        refusal(&format!("play {line} file"));
+    }
+    read("play --via ws://127.0.0.1:8090/ --token-file t file").expect("settings are good");
 }

@@ -288,7 +288,7 @@ async fn too_little_for_all(jetstream: &jetstream::Context, args: &RunArgs, most
 }
 
 /// The machine's name and the process's number, which tell processors apart where nobody named them.
-fn own_name() -> String {
+pub(crate) fn own_name() -> String {
     let host = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned());
     format!("{}-{}", host.as_deref().unwrap_or("unknown"), std::process::id())
 }

@@ -6,8 +6,10 @@ use mongodb::{
     Database, IndexModel,
     bson::{Bson, Document, doc},
     error::{Error, ErrorKind},
+    options::IndexOptions,
 };
 use transcript_core::contract::{SEGMENTS_COLLECTION, SUMMARIES_COLLECTION};
+use transcript_transcriber::document::SESSIONS_COLLECTION;
 
 use super::{Change, Report, SetupError};
 
@@ -26,6 +28,29 @@ pub(super) async fn ensure_watched(db: &Database, report: &mut Report) -> Result
     ensure_index(db, SUMMARIES_COLLECTION, doc! { "updatedAt": 1 }, report).await
 }
 
+/// The indexes of the transcriber: sessions by the instances that serve them, and segments by their source, which is unique in
+/// a session.
+pub(super) async fn ensure_transcriber(db: &Database, report: &mut Report) -> Result<(), SetupError> {
+    ensure_index(db, SESSIONS_COLLECTION, doc! { "instances.id": 1 }, report).await?;
+    let failed = |action: String| move |source| SetupError::Mongodb { action, source };
+    let existing = list(db, SEGMENTS_COLLECTION).await;
+    let existing = existing.map_err(failed(format!("list the indexes of {SEGMENTS_COLLECTION}")))?;
+    if existing.iter().any(is_of_sources) {
+        return Ok(());
+    }
+    let with_source = doc! { "source": { "$exists": true } };
+    let options = IndexOptions::builder().unique(true).partial_filter_expression(with_source).build();
+    create(db, SEGMENTS_COLLECTION, doc! { "sessionId": 1, "source": 1 }, options, report).await
+}
+
+/// Whether an index keeps sources unique.
+fn is_of_sources(index: &Document) -> bool {
+    let keys = doc! { "sessionId": 1, "source": 1 };
+    let is_unique = index.get_bool("unique").unwrap_or(false);
+    let partial = index.get_document("partialFilterExpression").ok();
+    is_unique && has_keys(index, &keys) && partial.is_some_and(|partial| partial.keys().eq(["source"]))
+}
+
 /// Creates an index, and with it the collection, unless an equal one is there under whatever name.
 async fn ensure_index(db: &Database, collection: &str, keys: Document, report: &mut Report) -> Result<(), SetupError> {
     let failed = |action: String| move |source| SetupError::Mongodb { action, source };
@@ -33,8 +58,19 @@ async fn ensure_index(db: &Database, collection: &str, keys: Document, report: &
     if existing.iter().any(|index| serves(index, &keys)) {
         return Ok(());
     }
+    create(db, collection, keys, IndexOptions::default(), report).await
+}
+
+async fn create(
+    db: &Database,
+    collection: &str,
+    keys: Document,
+    options: IndexOptions,
+    report: &mut Report,
+) -> Result<(), SetupError> {
+    let failed = |action: String| move |source| SetupError::Mongodb { action, source };
     let object = format!("index {keys} on {collection}");
-    let model = IndexModel::builder().keys(keys).build();
+    let model = IndexModel::builder().keys(keys).options(options).build();
     let created = db.collection::<Document>(collection).create_index(model).await;
     created.map_err(failed(format!("create the {object}")))?;
     report.changes.push(Change::Created { object });
@@ -63,11 +99,15 @@ fn is_namespace_not_found(error: &Error) -> bool {
 }
 
 fn serves(index: &Document, keys: &Document) -> bool {
-    let equal = index.get_document("key").is_ok_and(|key| {
+    has_keys(index, keys)
+        && !UNFIT.iter().any(|option| index.get(option).is_some_and(|value| *value != Bson::Boolean(false)))
+}
+
+fn has_keys(index: &Document, keys: &Document) -> bool {
+    index.get_document("key").is_ok_and(|key| {
         key.len() == keys.len()
             && key.iter().zip(keys).all(|((name, order), (wanted, _))| name == wanted && is_ascending(order))
-    });
-    equal && !UNFIT.iter().any(|option| index.get(option).is_some_and(|value| *value != Bson::Boolean(false)))
+    })
 }
 
 /// Whichever type of number the client that made the index wrote.

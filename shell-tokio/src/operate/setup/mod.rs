@@ -127,6 +127,15 @@ pub async fn ensure_watched(db: &Database, report: &mut Report) -> Result<(), Se
     index::ensure_watched(db, report).await
 }
 
+/// The indexes that a transcriber needs.
+///
+/// # Errors
+///
+/// MongoDB cannot list or create them.
+pub async fn ensure_transcriber(db: &Database, report: &mut Report) -> Result<(), SetupError> {
+    index::ensure_transcriber(db, report).await
+}
+
 /// What a run of [`ensure`] found and did.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Report {

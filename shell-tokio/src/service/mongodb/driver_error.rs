@@ -7,7 +7,7 @@ use mongodb::{
 use transcript_client::mongodb::{CommandError, error_codes};
 
 /// What an error means to a command as a whole.
-pub(super) fn of(error: &Error) -> CommandError {
+pub(crate) fn of(error: &Error) -> CommandError {
     #[expect(clippy::wildcard_enum_match_arm, reason = "the driver's error kinds are open-ended")]
     match error.kind.as_ref() {
         ErrorKind::Command(refused) => CommandError::Code(refused.code),

@@ -1,6 +1,6 @@
 //! MongoDB, as the service uses it: the client of [`transcript_client`] decides, and a `Socket` runs its commands.
 
-mod driver_error;
+pub(crate) mod driver_error;
 mod page;
 pub(crate) mod reply;
 mod segment;

@@ -13,7 +13,7 @@ const INDEX_NAME: usize = 128;
 /// # Errors
 ///
 /// An error of which nobody can tell whose it is.
-pub(super) fn write_errors(reply: &RawDocument) -> Result<WriteErrors, CommandError> {
+pub(crate) fn write_errors(reply: &RawDocument) -> Result<WriteErrors, CommandError> {
     let concern = reply.get_document("writeConcernError").ok().map(code);
     let Ok(errors) = reply.get_array("writeErrors") else { return Ok(WriteErrors { members: vec![], concern }) };
     let mut members = vec![];

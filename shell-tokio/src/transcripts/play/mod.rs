@@ -2,6 +2,7 @@
 //! or as they were spoken, and on request as a transcriber does on a bad day.
 
 mod timeline;
+pub mod via;
 
 use std::{fmt, io, path::PathBuf};
 

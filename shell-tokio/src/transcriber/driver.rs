@@ -1,0 +1,187 @@
+//! The loop: inputs to the state machine, outputs from it. It decides nothing.
+
+use std::collections::BTreeMap;
+
+use tokio::{
+    sync::{Semaphore, mpsc, watch},
+    time::{sleep_until, timeout},
+};
+use transcript_core::{Failure, FailureKind, Server};
+use transcript_transcriber::{
+    ConnectionId, Effect, EffectId, Input, Notice, Output, Report, Settings, StreamState, Transcriber,
+};
+
+use super::{
+    hub::{Answer, Event},
+    store::Store,
+    stream::Stream,
+};
+use crate::service::{clock::Clock, driver::Signal};
+
+/// How many effects of sessions are performed at the same time: fewer than the MongoDB driver has connections by default
+/// (10), so that the lease is renewed however many sessions wait.
+const AT_ONCE: usize = 8;
+/// How many publications are performed at the same time.
+const PUBLICATIONS_AT_ONCE: usize = 64;
+
+/// The state machine, and what it needs.
+#[derive(Debug)]
+pub struct Driver {
+    machine: Transcriber,
+    clock: Clock,
+    connections: BTreeMap<ConnectionId, mpsc::Sender<Answer>>,
+    performer: Performer,
+    reports: mpsc::UnboundedReceiver<(EffectId, Report)>,
+    stream: watch::Receiver<StreamState>,
+}
+
+/// Performs effects, each in a task of its own.
+#[derive(Debug)]
+struct Performer {
+    store: Store,
+    stream: Stream,
+    sessions: std::sync::Arc<Semaphore>,
+    publications: std::sync::Arc<Semaphore>,
+    /// How long an effect may wait before it is begun.
+    patience: std::time::Duration,
+    reports: mpsc::UnboundedSender<(EffectId, Report)>,
+}
+
+impl Driver {
+    /// A driver of this machine, which was made with these settings.
+    #[must_use]
+    pub fn new(machine: Transcriber, settings: &Settings, clock: Clock, store: Store, stream: Stream) -> Self {
+        let (sender, reports) = mpsc::unbounded_channel();
+        let state = stream.state();
+        let performer = Performer {
+            store,
+            stream,
+            sessions: std::sync::Arc::new(Semaphore::new(AT_ONCE)),
+            publications: std::sync::Arc::new(Semaphore::new(PUBLICATIONS_AT_ONCE)),
+            patience: settings.answer_timeout() / 2,
+            reports: sender,
+        };
+        Self { machine, clock, connections: BTreeMap::new(), performer, reports, stream: state }
+    }
+
+    /// Runs until the state machine has come to its end after a signal.
+    pub async fn run(
+        mut self,
+        events: &mut mpsc::UnboundedReceiver<Event>,
+        signals: &mut mpsc::UnboundedReceiver<Signal>,
+    ) {
+        loop {
+            let Some(wake_up) = self.say() else { return };
+            let sleep = async {
+                match wake_up {
+                    Some(at) => sleep_until(self.clock.at(at).into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let input = tokio::select! {
+                biased;
+                Some(Signal::Drain | Signal::Stop) = signals.recv() => Some(Input::Shutdown),
+                Some((effect, report)) = self.reports.recv() => Some(Input::Reported { effect, report }),
+                Ok(()) = self.stream.changed() => Some(Input::Stream(*self.stream.borrow_and_update())),
+                Some(event) = events.recv() => self.input(event),
+                () = sleep => Some(Input::Woken),
+            };
+            if let Some(input) = input {
+                self.machine.handle(self.clock.now(), input);
+            }
+        }
+    }
+
+    /// What a connection says, as an input.
+    fn input(&mut self, event: Event) -> Option<Input> {
+        match event {
+            Event::Opened { opening, answers } => {
+                self.connections.insert(opening.connection, answers);
+                Some(Input::Opened(opening))
+            }
+            Event::Frame { connection, frame, place } => {
+                drop(place);
+                Some(Input::Frame { connection, frame })
+            }
+            Event::Closed { connection, closure } => {
+                self.connections.remove(&connection);
+                Some(Input::Closed { connection, closure })
+            }
+        }
+    }
+
+    /// Does what the machine says, and gives the time of its wake-up; `None` when it has come to its end.
+    fn say(&mut self) -> Option<Option<transcript_core::Time>> {
+        loop {
+            match self.machine.poll_output() {
+                Output::Perform { id, effect } => self.performer.perform(id, effect),
+                Output::Send { connection, frame } => self.answer(connection, Answer::Send(frame)),
+                Output::Read { connection, reading } => self.answer(connection, Answer::Read(reading)),
+                Output::Close { connection, code, reason } => {
+                    self.answer(connection, Answer::Close(code, reason));
+                    self.connections.remove(&connection);
+                }
+                Output::Notice(notice) => log(&notice),
+                Output::Wait(wake_up) => return Some(wake_up.map(|wake_up| wake_up.at)),
+                Output::Stopped => return None,
+            }
+        }
+    }
+
+    /// Hands an answer to a connection. One whose client does not read them is given up.
+    fn answer(&mut self, connection: ConnectionId, answer: Answer) {
+        if self.connections.get(&connection).is_some_and(|answers| answers.try_send(answer).is_err()) {
+            self.connections.remove(&connection);
+        }
+    }
+}
+
+impl Performer {
+    fn perform(&self, id: EffectId, effect: Effect) {
+        let (store, stream, reports) = (self.store.clone(), self.stream.clone(), self.reports.clone());
+        let places = match (effect.kind().server(), effect.session()) {
+            (Server::Nats, _) => Some(std::sync::Arc::clone(&self.publications)),
+            (Server::Mongodb, Some(_)) => Some(std::sync::Arc::clone(&self.sessions)),
+            (Server::Mongodb, None) => None,
+        };
+        let patience = self.patience;
+        tokio::spawn(async move {
+            let place = match places {
+                Some(places) => timeout(patience, places.acquire_owned()).await.map(Result::ok),
+                None => Ok(None),
+            };
+            let report = match place {
+                Ok(_place) => match store.perform(&effect).await {
+                    Some(report) => report,
+                    None => stream.perform(&effect).await,
+                },
+                Err(_) => Report::Failed(Failure {
+                    kind: FailureKind::Busy,
+                    detail: format!("{}: too many others were before it", effect.kind()),
+                }),
+            };
+            // The driver is gone once the machine has come to its end.
+            reports.send((id, report)).ok();
+        });
+    }
+}
+
+fn log(notice: &Notice) {
+    match notice {
+        Notice::NothingIsPublished => {
+            tracing::warn!(
+                "no NATS server is named (--nats-url, NATS_URL): segments are stored and acknowledged, and nothing is published"
+            );
+        }
+        Notice::Ended { key, generation, segments, stream_sequence } => {
+            tracing::info!(%key, generation, segments, stream_sequence, "session ended");
+        }
+        Notice::LeaseLost { instance } => {
+            tracing::warn!(%instance, "the lease was lost: other transcribers end the sessions of before; goes on as another instance");
+        }
+        Notice::TookOver { key, from } => tracing::info!(%key, %from, "took a session over from a dead transcriber"),
+        Notice::Failing { kind, failure } => tracing::warn!(effect = %kind, "fails, and is tried again: {failure}"),
+        Notice::Works { kind } => tracing::info!(effect = %kind, "works again"),
+        Notice::Limited { key, reason } => tracing::warn!(%key, "refused: {reason}"),
+    }
+}
