@@ -13,6 +13,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use transcript_core::event::SessionEnded;
 use transcript_processor::{
+    call_page,
     cli::{
         AuditArgs, Command, ConvertArgs, DeadLettersCommand, NatsArgs, Needs, Offline, OnNats, RecordingAction,
         RecordingArgs, RunArgs, SetupArgs, ShowArgs,
@@ -101,6 +102,7 @@ pub(super) async fn online(
         | Command::DeadLetters(_)
         | Command::Audit(_)
         | Command::Recording(_)
+        | Command::CallPage(_)
         | Command::Offline(_) => needs.connect.timeout,
     };
     let logins = Logins::new(patience);
@@ -120,6 +122,9 @@ pub(super) async fn online(
         }
         (None, _) | (_, None) => match command {
             Command::Show(show) => show_summary(&database, &show.args).await,
+            Command::CallPage(page) => {
+                call_page::serve(&page.args, database.clone(), print).await.map(|()| Finding::Good).map_err(Into::into)
+            }
             Command::Transcriber(settings) => {
                 let ends = Ends { logins: &logins, signals };
                 transcriber::run::run(settings, &database, &refusals, ends)
@@ -194,7 +199,9 @@ impl<'a> Servers<'a> {
             Command::DeadLetters(args) => dead_letters(&self.js, self.database, &args.command).await,
             Command::Audit(audited) => audit(&self.js, self.database, &audited.args).await,
             Command::Show(show) => show_summary(self.database, &show.args).await,
-            Command::Recording(_) | Command::Transcriber(_) | Command::Offline(_) => Ok(Finding::Good),
+            Command::Recording(_) | Command::CallPage(_) | Command::Transcriber(_) | Command::Offline(_) => {
+                Ok(Finding::Good)
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 //! those of the servers.
 
 mod audit;
+mod call_page;
 mod convert;
 mod dead_letters;
 mod definition;
@@ -29,6 +30,7 @@ use clap::{ArgMatches, FromArgMatches, Parser, Subcommand};
 use self::given::Given;
 pub use self::{
     audit::{AuditArgs, Since},
+    call_page::CallPageArgs,
     convert::ConvertArgs,
     dead_letters::{
         DeadLettersArgs, DeadLettersCommand, DiscardArgs, ListArgs, RedriveArgs, ShowDeadLetterArgs, Which,
@@ -134,6 +136,14 @@ pub enum Command {
   transcript-processor recording deleted recording=tuesday reason=never-started
   transcript-processor recording watch --failures")]
     Recording(Box<OnNats<RecordingArgs>>),
+    /// Serve a page on which people hold a call in the browser, to try the system out; needs a transcriber
+    ///
+    /// Whoever opens the printed address in two windows can type a call, and speak where the browser can. It needs no login, and
+    /// so listens on loopback addresses only. It reads MongoDB, and writes nothing.
+    #[command(after_help = "Examples:
+  transcript-processor call-page
+  transcript-processor call-page --transcriber ws://127.0.0.1:8090 --traces /var/lib/traces")]
+    CallPage(Box<Stored<CallPageArgs>>),
     /// List, show, redrive or discard the calls that were given up
     ///
     /// A call that cannot be processed is kept in the stream, on transcription.dead-letter, with the reason. Nothing else is
@@ -255,6 +265,7 @@ impl Command {
             Self::Show(stored) => Some(stored.needs()),
             Self::DeadLetters(args) => Some(args.command.needs()),
             Self::Audit(online) => Some(online.needs()),
+            Self::CallPage(stored) => Some(stored.needs()),
             Self::Recording(_) | Self::Offline(_) => None,
         }
     }
@@ -270,6 +281,7 @@ impl Command {
             Self::Show(stored) => stored.log.clone(),
             Self::DeadLetters(args) => args.command.log().clone(),
             Self::Audit(online) => online.log.clone(),
+            Self::CallPage(stored) => stored.log.clone(),
             Self::Recording(on_nats) => on_nats.log.clone(),
             Self::Offline(_) => LogArgs::default(),
         }
@@ -286,6 +298,7 @@ impl Command {
             Self::Play(online) => online.args.source.check(),
             Self::Show(stored) => stored.args.call.session().map(drop),
             Self::DeadLetters(args) => args.check(),
+            Self::CallPage(stored) => stored.args.check(),
             Self::Recording(on_nats) => on_nats.nats.check().and_then(|()| on_nats.args.check()),
             Self::Offline(offline) => offline.check(),
         }

@@ -26,6 +26,7 @@ fn run_args(line: &str) -> RunArgs {
         | Command::DeadLetters(_)
         | Command::Audit(_)
         | Command::Recording(_)
+        | Command::CallPage(_)
         | Command::Offline(_)) => panic!("{other:?}"),
     }
 }
@@ -152,7 +153,7 @@ fn help_has_the_options_of_its_command_in_groups_and_examples_that_can_be_read()
         let help = help(&path);
         let offline = ["convert", "replay", "trace", "timeline", "completions", "man"].contains(&path.as_str());
         let has = |option: &str| help.contains(option);
-        assert_eq!(has("--nats-url"), !offline && path != "show", "{path}: {help}");
+        assert_eq!(has("--nats-url"), !offline && !["show", "call-page"].contains(&path.as_str()), "{path}: {help}");
         assert_eq!(has("--mongodb-uri"), !offline && path != "recording", "{path}: {help}");
         assert_eq!(has("Servers:"), !offline, "{path}: {help}");
         assert_eq!(has("--log-format"), !offline, "{path}: {help}");
@@ -366,6 +367,7 @@ fn play_and_show_read_their_arguments() {
         | Command::DeadLetters(_)
         | Command::Audit(_)
         | Command::Recording(_)
+        | Command::CallPage(_)
         | Command::Offline(_)) => panic!("{other:?}"),
     };
     let session = transcript_core::ids::Session::new("c:d", "s").unwrap();
@@ -387,6 +389,7 @@ fn dead_letters_are_named_by_their_places_or_all() {
         | Command::DeadLetters(_)
         | Command::Audit(_)
         | Command::Recording(_)
+        | Command::CallPage(_)
         | Command::Offline(_)) => panic!("{other:?}"),
     };
     assert_eq!(redrive("dead-letters redrive 7 9 --json"), (Which::These(vec![7, 9]), true));
@@ -482,6 +485,7 @@ fn a_transcriber_without_tokens_listens_on_loopback_only() {
         | Command::DeadLetters(_)
         | Command::Audit(_)
         | Command::Recording(_)
+        | Command::CallPage(_)
         | Command::Offline(_)) => panic!("{other:?}"),
     };
     let defaults = args("transcriber");
@@ -513,6 +517,7 @@ fn a_nats_server_is_named_by_an_option() {
         | Command::DeadLetters(_)
         | Command::Audit(_)
         | Command::Recording(_)
+        | Command::CallPage(_)
         | Command::Offline(_)) => panic!("{other:?}"),
     };
     assert!(is_named("transcriber --nats-url nats://a"));
