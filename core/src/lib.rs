@@ -83,6 +83,7 @@
 
 mod bug;
 pub mod contract;
+mod counters;
 pub mod event;
 pub mod failure;
 pub mod ids;
@@ -100,6 +101,7 @@ mod timers;
 
 pub use self::{
     bug::Bug,
+    counters::{Counters, DurationHistogram, JobView},
     failure::{Failure, FailureKind},
     input::{
         ConsumerSettings, Cursor, Delivery, Exhausted, Input, Notified, Page, Payload, Report, StaleSummary, Stored,
@@ -107,7 +109,7 @@ pub use self::{
     job::State,
     kind::{EffectKind, Server},
     output::{Acknowledgement, Done, Effect, Notice, Output, Timer, WakeUp},
-    processor::{Counters, DELIVERIES_STOP_WITHIN, Processor},
+    processor::{DELIVERIES_STOP_WITHIN, Processor},
     settings::{Settings, SettingsError},
     time::{Time, WallTime},
 };

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::{
     bug::{Bug, Planted},
-    failure::Failure,
+    failure::{Failure, Remedy, classify},
     kind::EffectKind,
     output::Notice,
     time::Time,
@@ -18,18 +18,20 @@ use crate::{
 const SAID_EVERY: Duration = Duration::from_secs(60);
 
 /// What succeeds, by kind of effect.
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default)]
 pub(crate) struct Served {
     kinds: [Kind; EffectKind::ALL.len()],
 }
 
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default)]
 struct Kind {
     serving: Option<Serving>,
     /// When it was said last that it fails.
     said: Option<Time>,
     /// Whether it has not succeeded since then.
     fails: bool,
+    /// The first failure since the last success, of those that are the server's.
+    failing: Option<(Time, Failure)>,
 }
 
 /// A row of successes without a longer pause between two of them.
@@ -45,12 +47,16 @@ impl Served {
         let it = self.kind(kind)?;
         let since = it.serving.filter(|serving| now.since(serving.last) <= pause).map_or(now, |serving| serving.since);
         it.serving = Some(Serving { since, last: now });
+        it.failing = None;
         std::mem::take(&mut it.fails).then_some(Notice::Works { kind })
     }
 
     /// Keeps in mind that one failed; tells what is to be said of it.
     pub(crate) fn failed(&mut self, now: Time, kind: EffectKind, failure: &Failure) -> Option<Notice> {
         let it = self.kind(kind)?;
+        if it.failing.is_none() && classify(failure.kind) == Remedy::TryAgain {
+            it.failing = Some((now, failure.clone()));
+        }
         if it.said.is_some_and(|said| now.since(said) < SAID_EVERY) {
             return None;
         }
@@ -68,6 +74,12 @@ impl Served {
         };
         let rows = EffectKind::ALL.into_iter().filter(is_evidence).filter_map(|of| self.kinds.get(place(of))?.serving);
         rows.filter(|serving| now.since(serving.last) <= pause).map(|serving| serving.since).min()
+    }
+
+    /// The kinds that fail, since when and how.
+    pub(crate) fn failing(&self) -> impl Iterator<Item = (EffectKind, Time, &Failure)> {
+        let kinds = EffectKind::ALL.into_iter().zip(&self.kinds);
+        kinds.filter_map(|(kind, it)| it.failing.as_ref().map(|(since, failure)| (kind, *since, failure)))
     }
 
     fn kind(&mut self, kind: EffectKind) -> Option<&mut Kind> {

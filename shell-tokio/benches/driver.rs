@@ -18,7 +18,7 @@ use transcript_core::{
 };
 use transcript_processor::{
     service::clock::Clock,
-    service::driver::{Driver, Ended, Servers, Signal},
+    service::driver::{Driver, Ended, Servers, Signal, questions},
     service::watchdog::Turns,
 };
 
@@ -83,7 +83,10 @@ impl Bench {
         let processor = Processor::new(settings).expect("settings can work");
         let client = JetStream::new(jetstream::Settings::default());
         let (clock, turns) = (Clock::start(), Turns::default());
-        let driver = Driver { processor, client, servers, clock, inputs, nats, tape: None, turns };
+        let questions = questions().1;
+        let (tape, pulls_restarted) = (None, 0);
+        let driver =
+            Driver { processor, client, servers, clock, inputs, nats, tape, turns, questions, pulls_restarted };
         Self { driver, signals }
     }
 

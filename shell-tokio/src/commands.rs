@@ -2,7 +2,7 @@
 
 use std::{
     error::Error,
-    io::{self, Read, Write},
+    io::{self, IsTerminal, Read, Write},
     path::Path,
     time::Duration,
 };
@@ -15,14 +15,21 @@ use transcript_core::event::SessionEnded;
 use transcript_processor::{
     call_page,
     cli::{
-        AuditArgs, Command, ConvertArgs, DeadLettersCommand, NatsArgs, Needs, Offline, OnNats, RecordingAction,
-        RecordingArgs, RunArgs, SetupArgs, ShowArgs,
+        AuditArgs, CallsArgs, Command, ConvertArgs, DeadLettersCommand, NatsArgs, Needs, Offline, OnNats, PauseArgs,
+        RecordingAction, RecordingArgs, RunArgs, SetupArgs, ShowArgs, StatusArgs,
     },
     connect::{ConnectError, Logins, NatsConnection, connect_mongodb, connect_nats},
     error_line::error_line,
     logging,
+    monitor::{
+        servers::Looker,
+        status::Status,
+        terminal::{self, fetch},
+    },
     operate::audit::{self, Incomplete, Options, Progress, Remedy, SESSIONS_A_PASS},
+    operate::calls::{CallLine, CallState, Calls, Wanted},
     operate::dead_letters::{self, Outcome, Whole},
+    operate::pause,
     operate::setup::{
         self, Api, Pause, Request,
         permissions::{Permissions, Refusals},
@@ -90,10 +97,16 @@ pub(super) async fn online(
     if let Command::Recording(args) = command {
         return recording(args).await;
     }
-    let Some(needs) = command.needs() else { return play_via(command, transcripts).await };
+    let Some(needs) = command.needs() else {
+        return if let Command::Status(status) = command {
+            status_of_process(&status.args, signals).await
+        } else {
+            play_via(command, transcripts).await
+        };
+    };
     let refusals = Refusals::default();
     // Only services live long enough to wait for a login.
-    let patience = match command {
+    let logins_within = match command {
         Command::Run(run) => run.args.login_timeout,
         Command::Transcriber(transcriber) => transcriber.args.login_timeout,
         Command::Setup(_)
@@ -101,11 +114,15 @@ pub(super) async fn online(
         | Command::Show(_)
         | Command::DeadLetters(_)
         | Command::Audit(_)
+        | Command::Calls(_)
+        | Command::Status(_)
+        | Command::Pause(_)
+        | Command::Resume(_)
         | Command::Recording(_)
         | Command::CallPage(_)
         | Command::Offline(_) => needs.connect.timeout,
     };
-    let logins = Logins::new(patience);
+    let logins = Logins::new(logins_within);
     let connected = tokio::select! {
         connected = connect(needs, &refusals, &logins) => connected,
         Some(Signal::Drain | Signal::Stop) = signals.recv() => {
@@ -137,6 +154,10 @@ pub(super) async fn online(
             | Command::Play(_)
             | Command::DeadLetters(_)
             | Command::Audit(_)
+            | Command::Calls(_)
+            | Command::Status(_)
+            | Command::Pause(_)
+            | Command::Resume(_)
             | Command::Recording(_)
             | Command::Offline(_) => Ok(Finding::Good),
         },
@@ -198,8 +219,12 @@ impl<'a> Servers<'a> {
             }
             Command::DeadLetters(args) => dead_letters(&self.js, self.database, &args.command).await,
             Command::Audit(audited) => audit(&self.js, self.database, &audited.args).await,
+            Command::Calls(listed) => calls(&self.js, self.database, &listed.args, ends).await,
+            Command::Status(status) => status_of_servers(&self.js, self.database, &status.args, ends).await,
+            Command::Pause(paused) => pause(&self.js, &paused.args).await,
+            Command::Resume(_) => resume(&self.js).await,
             Command::Show(show) => show_summary(self.database, &show.args).await,
-            Command::Recording(_) | Command::CallPage(_) | Command::Transcriber(_) | Command::Offline(_) => {
+            Command::Transcriber(_) | Command::Recording(_) | Command::CallPage(_) | Command::Offline(_) => {
                 Ok(Finding::Good)
             }
         }
@@ -361,6 +386,106 @@ async fn audit(js: &jetstream::Context, database: &Database, args: &AuditArgs) -
         print(&audit::render(&audit, incomplete))?;
     }
     Ok(Finding::is(audit.one_to_one))
+}
+
+async fn pause(js: &jetstream::Context, args: &PauseArgs) -> Done {
+    let until = pause::pause(js, Clock::start().wall(), args.lasts).await?;
+    print(&format!("paused until {until}: no call is handed out before; `resume` ends that"))?;
+    Ok(Finding::Good)
+}
+
+async fn resume(js: &jetstream::Context) -> Done {
+    let hands_out = pause::resume(js).await?;
+    print(if hands_out { "resumed: calls are handed out" } else { "the consumer is still paused" })?;
+    Ok(Finding::Good)
+}
+
+/// Lists calls, and goes on where that is asked for until somebody wants no more of it.
+async fn calls(js: &jetstream::Context, database: &Database, args: &CallsArgs, ends: Ends<'_>) -> Done {
+    let wanted = Wanted {
+        since: args.since.moment(Clock::start().wall()),
+        states: if args.incomplete { vec![CallState::Incomplete] } else { args.states.clone() },
+        conversation: args.conversation.clone(),
+        reason: args.reason.clone(),
+    };
+    let print = |line: &CallLine| {
+        let text = if args.json { serde_json::to_string(line)? } else { line.to_string() };
+        writeln!(io::stdout().lock(), "{}", harmless_json(&text))
+    };
+    let mut calls = Calls::open(js, database, &wanted).await?;
+    let listed = async {
+        calls.list(print).await?;
+        if args.follow { calls.follow(print).await } else { Ok(()) }
+    };
+    tokio::select! {
+        listed = listed => listed?,
+        _ = ends.signals.recv() => {}
+    }
+    Ok(Finding::Good)
+}
+
+/// How a running process says that it stands.
+async fn status_of_process(args: &StatusArgs, signals: &mut mpsc::UnboundedReceiver<Signal>) -> Done {
+    let Some(address) = &args.from else { return Ok(Finding::Good) };
+    let token = args.token_file.as_ref().map(run::read_token).transpose()?;
+    loop {
+        let status = fetch(address, token.as_ref()).await;
+        match (status, args.watch) {
+            (Ok(status), _) => {
+                let finding = print_status(&status, args)?;
+                if !args.watch {
+                    return Ok(finding);
+                }
+            }
+            (Err(error), true) => logging::error(&error_line(&error)),
+            (Err(error), false) => return Err(error.into()),
+        }
+        if is_interrupted(args, signals).await {
+            return Ok(Finding::Good);
+        }
+    }
+}
+
+/// How the servers stand, as they say themselves.
+async fn status_of_servers(js: &jetstream::Context, database: &Database, args: &StatusArgs, ends: Ends<'_>) -> Done {
+    let clock = Clock::start();
+    let looker = Looker::new(js, database, clock);
+    loop {
+        let status = Status::of_servers(clock.wall(), &looker.look().await);
+        let finding = print_status(&serde_json::to_value(&status)?, args)?;
+        if !args.watch {
+            return Ok(finding);
+        }
+        if is_interrupted(args, ends.signals).await {
+            return Ok(Finding::Good);
+        }
+    }
+}
+
+/// Waits until the next time, or until somebody wants no more of it.
+async fn is_interrupted(args: &StatusArgs, signals: &mut mpsc::UnboundedReceiver<Signal>) -> bool {
+    tokio::select! {
+        () = tokio::time::sleep(args.every) => false,
+        _ = signals.recv() => true,
+    }
+}
+
+fn print_status(status: &serde_json::Value, args: &StatusArgs) -> Done {
+    match (args.json, args.watch) {
+        (true, true) => writeln!(io::stdout().lock(), "{}", harmless_json(&status.to_string()))?,
+        (true, false) => print_json(status)?,
+        (false, watch) => {
+            if watch && io::stdout().is_terminal() {
+                // The screen begins anew.
+                write!(io::stdout().lock(), "\u{1b}[2J\u{1b}[H")?;
+            }
+            print(&terminal::render(status))?;
+        }
+    }
+    let findings = status.pointer("/findings").and_then(serde_json::Value::as_array);
+    let blocks =
+        |finding: &serde_json::Value| finding.pointer("/blocks").and_then(serde_json::Value::as_bool) == Some(true);
+    Ok(if findings.is_some_and(|findings| findings.iter().any(blocks)) { Finding::Bad } else { Finding::Good })
 }
 
 /// Prints text, of which a terminal obeys nothing.

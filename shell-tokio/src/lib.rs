@@ -3,7 +3,8 @@
 //! | module | what a person looks for |
 //! |---|---|
 //! | [`service`] | the service: start, loop, sockets of NATS and MongoDB, recording |
-//! | [`operate`] | setup, audit, dead letters |
+//! | [`monitor`] | health, readiness, metrics, the status page, `status` |
+//! | [`operate`] | setup, audit, dead letters, pause |
 //! | [`transcriber`] | the service that takes segments from WebSockets and requests |
 //! | [`transcripts`] | playing transcripts, showing summaries |
 //! | [`call_page`] | a page on which people hold a call in the browser |
@@ -16,6 +17,7 @@ pub mod cli;
 pub mod connect;
 pub mod error_line;
 pub mod logging;
+pub mod monitor;
 pub mod operate;
 mod private_files;
 pub mod recordings;

@@ -62,6 +62,7 @@ fn write_pages(command: &Command, name: &str, directory: &Path, out: &mut impl i
 
 fn page(command: &Command, name: &str) -> io::Result<Vec<u8>> {
     let mut page = vec![];
-    Man::new(command.clone().display_name(name)).title(name).section(SECTION).render(&mut page)?;
+    let program = concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION"));
+    Man::new(command.clone().display_name(name)).title(name).section(SECTION).source(program).render(&mut page)?;
     Ok(page)
 }

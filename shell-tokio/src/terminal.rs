@@ -92,6 +92,12 @@ pub fn is_coloured() -> bool {
     wants_colours(env::var_os("NO_COLOR").as_deref(), env::var_os("TERM").as_deref()) && io::stderr().is_terminal()
 }
 
+/// Whether the terminal says that it can do nothing but print (`TERM=dumb`), and so cannot draw a line anew.
+#[must_use]
+pub fn is_dumb() -> bool {
+    env::var_os("TERM").is_some_and(|term| term == "dumb")
+}
+
 fn wants_colours(no_color: Option<&OsStr>, term: Option<&OsStr>) -> bool {
     no_color.is_none_or(OsStr::is_empty) && term.is_none_or(|term| term != "dumb")
 }

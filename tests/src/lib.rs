@@ -41,6 +41,7 @@ pub mod certificates;
 pub mod clients;
 pub mod conformance;
 pub mod crash;
+pub mod http;
 pub mod load;
 pub mod operator;
 pub mod process_guard;

@@ -204,7 +204,7 @@ impl TestWorld {
     #[must_use]
     pub fn environment(&self) -> [(&'static str, String); 3] {
         [
-            ("NATS_URL", self.nats.url().to_owned()),
+            ("NATS_URL", self.nats.url()),
             ("MONGODB_URI", self.database.uri().to_owned()),
             ("MONGODB_DATABASE", self.database.name().to_owned()),
         ]

@@ -16,6 +16,7 @@ use transcript_tests::{
     cargo::{self, Version},
     process_guard::Exit,
     processor::ProcessorCommand,
+    wait::wait_until,
     world::TestWorld,
 };
 
@@ -315,6 +316,17 @@ async fn commands_on_servers_are_quiet_and_speak_json() -> Outcome {
     let revising = quietly(world.processor("setup").argument("--revise")).await?;
     assert!(revising.contains("index { \"updatedAt\": 1 } on transcriptsummaries"), "{revising}");
     assert_eq!(quietly(world.processor("setup").argument("--revise")).await?, "nothing to change\n");
+
+    let run = world.processor("run").arguments(["--log-format", "json", "--quiet-period", "1500ms"]).start().await?;
+    wait_until("the processor is ready", LONG, || async {
+        if run.logs().contains("\"ready\"") { Ok(()) } else { Err(run.logs()) }
+    })
+    .await?;
+    assert_eq!(run.terminate().await?, Exit::Code(0));
+    let lines = run.logs().lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>()?;
+    let ready = lines.iter().find(|line| line["message"] == "ready").ok_or("it is ready")?;
+    let settings = (&ready["quiet_period"], &ready["max_in_flight"], &ready["ack_wait"], &ready["record_content"]);
+    assert_eq!(settings, (&"1s 500ms".into(), &16_384.into(), &"6s".into(), &false.into()), "{ready}");
 
     let played = world.processor("play").argument("--json").argument(fixture("transcripts/olive-oil.ndjson"));
     let played: Value = serde_json::from_str(&quietly(played).await?)?;

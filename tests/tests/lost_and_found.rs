@@ -18,7 +18,7 @@ use transcript_processor::{
     cli::{Cli, Command, RunArgs},
     operate::setup::Request,
     service::driver::Signal,
-    service::run,
+    service::run::{self, Control},
 };
 use transcript_publishing::Publisher;
 use transcript_tests::{
@@ -241,7 +241,16 @@ async fn a_summary_step_that_panics_ends_one_call_and_none_beside_it() -> Outcom
     let (client, database) = (world.nats.client().await?, world.database().clone());
     let jetstream = world.jetstream.clone();
     let running = tokio::spawn(async move {
-        run::drive(client.into(), &jetstream, &database, &args, &request, core, &mut signals).await
+        run::drive(
+            client.into(),
+            &jetstream,
+            &database,
+            &args,
+            &request,
+            core,
+            Control { http: None, signals: &mut signals },
+        )
+        .await
     });
     let mut all = calls("call", 1000)?;
     all[500].segments[1].text = Bug::PANIC.to_owned();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::{self, response::Response};
 use mongodb::bson::doc;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use transcript_core::contract::{CONSUMER, SEGMENTS_COLLECTION};
 use transcript_processor::{
     cli::StreamSettings,
@@ -31,7 +31,9 @@ async fn a_fresh_world_is_set_up_once() -> TestResult {
         "stream TRANSCRIPTION: created\n\
          stream RECORDING: created\n\
          consumer transcript-processor: created\n\
-         index { \"sessionId\": 1, \"index\": 1 } on transcriptsegments: created\n"
+         index { \"sessionId\": 1, \"index\": 1 } on transcriptsegments: created\n\
+         index { \"instances.id\": 1 } on transcriptsessions: created\n\
+         index { \"sessionId\": 1, \"source\": 1 } on transcriptsegments: created\n"
     );
     assert_eq!(world.processor("setup").run(SOON).await?, NOTHING);
 
@@ -46,8 +48,13 @@ async fn a_fresh_world_is_set_up_once() -> TestResult {
     assert_eq!((&consumer["ack_policy"], &consumer["deliver_policy"]), (&json!("explicit"), &json!("all")));
     assert_eq!(consumer["ack_wait"], 6_000_000_000_u64);
     assert_eq!(consumer["max_deliver"], 5);
+    let threshold =
+        |config: &Map<String, Value>, name: &str| config["metadata"][format!("io.nats.monitor.{name}")].clone();
+    assert_eq!(threshold(&consumer, "outstanding-ack-critical"), "65536");
+    assert_eq!((threshold(&consumer, "enabled"), threshold(&stream, "enabled")), ("true".into(), "true".into()));
+    assert_eq!(threshold(&stream, "peer-expect"), Value::Null, "it is on one server");
     assert_eq!(consumer.get("deliver_subject"), None);
-    assert_eq!(world.segments().list_index_names().await?, ["_id_", "sessionId_1_index_1"]);
+    assert_eq!(world.segments().list_index_names().await?, ["_id_", "sessionId_1_index_1", "sessionId_1_source_1"]);
     Ok(())
 }
 
@@ -236,8 +243,8 @@ async fn an_equal_index_under_another_name_is_taken() -> TestResult {
         "indexes": [{ "name": "by hand", "key": { "sessionId": 1.0, "index": 1_i64 } }],
     };
     world.database().run_command(command).await?;
-    assert!(!world.processor("setup").run(SOON).await?.contains("index {"));
-    assert_eq!(world.segments().list_index_names().await?, ["_id_", "by hand"]);
+    assert!(!world.processor("setup").run(SOON).await?.contains(r#""index": 1 }"#));
+    assert_eq!(world.segments().list_index_names().await?, ["_id_", "by hand", "sessionId_1_source_1"]);
     Ok(())
 }
 

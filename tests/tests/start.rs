@@ -403,7 +403,7 @@ async fn what_others_have_set_is_kept_and_told() -> TestResult {
 
     // A processor without settings takes those of the consumer, one with settings changes what it was given.
     let logs = ready(world.processor("run")).await?;
-    assert!(logs.contains("ack_wait: 60s, max_deliver: 9, max_ack_pending: 70000"), "{logs}");
+    assert!(logs.contains("duplicate_window=2m replicas=1 ack_wait=1m max_deliver=9 max_ack_pending=70000"), "{logs}");
     assert!(logs.contains("ack_wait stays 1m, the default is 6s"), "{logs}");
     let logs = ready(world.processor("run").environment("TRANSCRIPT_ACK_WAIT", "10s")).await?;
     assert!(logs.contains("set up: consumer transcript-processor: ack_wait changed from 1m to 10s"), "{logs}");

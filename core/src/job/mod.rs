@@ -131,6 +131,7 @@ pub(crate) use self::state::{Event, Next, Outcome};
 use crate::{
     bug::Planted,
     contract::{Announcement, DeadLetter, Notification},
+    counters::{JobView, Settled},
     event::SessionEnded,
     failure::{Failure, FailureKind, Remedy, classify},
     ids::{EffectId, JobId, Key},
@@ -173,6 +174,10 @@ pub(crate) struct Job {
     key: Option<Key>,
     delivered: Time,
     received_at: WallTime,
+    /// How long before its hand-over the event was stored.
+    age: Duration,
+    /// What is to be counted of its settling.
+    settled: Option<Settled>,
     /// When the event was stored, if that was since the start.
     ended_at: Time,
     /// When the first quiet period ends: it began when the event was stored.
@@ -242,6 +247,7 @@ struct News {
 #[derive(Debug, Default, Clone, Copy)]
 struct Settling {
     rounds: u32,
+    first: Option<u64>,
     last: Option<u64>,
 }
 
@@ -327,6 +333,7 @@ impl Job {
         job.attempt = delivery.attempt;
         job.began_as = delivery.attempt;
         job.reply = Some(Arc::clone(&delivery.reply));
+        job.age = delivery.received_at.since(delivery.stored_at);
         job.timers.set(Timer::Heartbeat, now.after(settings.heartbeat_interval()));
         job
     }
@@ -342,6 +349,8 @@ impl Job {
             key: None,
             delivered: now,
             received_at,
+            age: Duration::ZERO,
+            settled: None,
             ended_at: now,
             settles_at: now,
             is_repeat: false,
@@ -450,6 +459,33 @@ impl Job {
         )
     }
 
+    /// How long ago its end was stored; how long ago it began, for a job without a delivery.
+    pub(crate) fn age(&self, now: Time) -> Duration {
+        self.age + now.since(self.delivered)
+    }
+
+    /// What is known of it.
+    pub(crate) fn view(&self, now: Time) -> JobView {
+        let Self { id: job, attempt, retries: failures, .. } = *self;
+        JobView { job, key: self.key.clone(), state: self.state(), attempt, failures, age: self.age(now) }
+    }
+
+    /// What is to be counted of its settling, once.
+    pub(crate) fn take_settled(&mut self) -> Option<Settled> {
+        self.settled.take()
+    }
+
+    /// How long after its end was stored the first notification of its call was, where this event says that it was.
+    pub(crate) fn first_notification(&self, event: &Event, now: Time) -> Option<Duration> {
+        let is_published = matches!(event, Event::Reported(Report::Published { .. }));
+        (is_published && !self.announces_revision()).then(|| self.age(now))
+    }
+
+    /// Whether it publishes that a summary was replaced.
+    pub(crate) fn announces_revision(&self) -> bool {
+        matches!(self.phase, Phase::Publishing { announcement: Announcement::Revised { .. }, .. })
+    }
+
     /// What became of its call, once that is announced.
     pub(crate) fn outcome(&self) -> Option<Outcome> {
         self.outcome
@@ -500,7 +536,7 @@ impl Job {
             (Phase::Queued { call }, Event::Covered(outcome)) => self.covered(call, outcome),
             (Phase::Quiet { call, settling }, Event::QuietOver) => (Phase::Counting { call, settling }, Next::Ask),
             (Phase::Counting { call, settling }, Event::Reported(Report::Counted { segments })) => {
-                counted(now, call, settling, segments, settings)
+                self.counted(now, call, settling, segments, settings)
             }
             (Phase::Loading { call, loading }, Event::Reported(Report::Loaded(page))) => self
                 .loaded(call, loading, page, around)
@@ -579,6 +615,27 @@ impl Job {
 
     fn settle(&self, call: SessionEnded) -> (Phase, Next) {
         (Phase::Quiet { call, settling: Settling::default() }, Next::Wait(Timer::Settle, self.settles_at))
+    }
+
+    /// A count has come: the call has settled where it agrees with the one before, or where it was the last round.
+    fn counted(
+        &mut self,
+        now: Time,
+        call: SessionEnded,
+        settling: Settling,
+        segments: u64,
+        settings: &Settings,
+    ) -> (Phase, Next) {
+        let rounds = settling.rounds + 1;
+        let first = settling.first.unwrap_or(segments);
+        if settling.last == Some(segments) || rounds >= settings.settle_rounds {
+            let late_segments = segments.saturating_sub(first);
+            self.settled = Some(Settled { rounds, late_segments, took: now.since(self.delivered) });
+            (Phase::Loading { call, loading: Box::new(Loading::new(now, segments, settings)) }, Next::Ask)
+        } else {
+            let settling = Settling { rounds, first: Some(first), last: Some(segments) };
+            (Phase::Quiet { call, settling }, Next::Wait(Timer::Settle, now.after(settings.quiet_period)))
+        }
     }
 
     /// An earlier job of the key is done. An end that was stored before that one loaded the segments, and announces no more
@@ -889,16 +946,6 @@ impl Phase {
             Self::Republishing { .. } => Some(EffectKind::Republish),
             Self::Acknowledging { .. } => Some(EffectKind::Acknowledge),
         }
-    }
-}
-
-fn counted(now: Time, call: SessionEnded, settling: Settling, segments: u64, settings: &Settings) -> (Phase, Next) {
-    let rounds = settling.rounds + 1;
-    if settling.last == Some(segments) || rounds >= settings.settle_rounds {
-        (Phase::Loading { call, loading: Box::new(Loading::new(now, segments, settings)) }, Next::Ask)
-    } else {
-        let settling = Settling { rounds, last: Some(segments) };
-        (Phase::Quiet { call, settling }, Next::Wait(Timer::Settle, now.after(settings.quiet_period)))
     }
 }
 

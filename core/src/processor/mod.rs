@@ -7,10 +7,9 @@ use std::{
     time::Duration,
 };
 
-use serde::{Deserialize, Serialize};
-
 use crate::{
     bug::Planted,
+    counters::{Counters, JobView},
     event::SessionEnded,
     failure::{Failure, FailureKind},
     ids::{EffectId, JobId, Key},
@@ -113,45 +112,6 @@ struct Bytes {
     awaiting: usize,
     /// Jobs that would ask for one if there were room, oldest first.
     waiting: BTreeSet<JobId>,
-}
-
-/// What has happened since the start, counted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Counters {
-    /// Deliveries taken.
-    pub delivered: u64,
-    /// Those of them that JetStream had handed over before.
-    pub redelivered: u64,
-    /// Payloads that can never be processed.
-    pub rejected: u64,
-    /// Messages kept as dead letters.
-    pub dead_lettered: u64,
-    /// Ends published again by a draining processor.
-    pub republished: u64,
-    /// Jobs given back to JetStream.
-    pub given_back: u64,
-    /// Jobs whose acknowledgement was confirmed.
-    pub acknowledged: u64,
-    /// Effects asked for again.
-    pub retried: u64,
-    /// Jobs whose acknowledgement was never confirmed; they are left to redelivery.
-    pub unconfirmed: u64,
-    /// Jobs that the grace time of a draining processor left to redelivery.
-    pub abandoned: u64,
-    /// Reports of unknown or finished effects, or of another kind than the effect.
-    pub ignored_reports: u64,
-    /// Deliveries not taken because four times as many jobs as asked for were there; they are left to redelivery.
-    pub overflowed: u64,
-    /// Ends acknowledged because an earlier end of the same call had brought everything about.
-    pub repeated: u64,
-    /// Calls that are announced, and whose summary the store would not mark as announced.
-    pub unmarked: u64,
-    /// Tries to store a dead letter that failed. Their calls are not given up: they are tried again without end.
-    pub dead_letters_failed: u64,
-    /// Messages that used up their deliveries while a job worked on them, or after their call was announced: no dead letter
-    /// is needed.
-    pub outlived: u64,
 }
 
 /// The calls that were done last, with the time when their segments were loaded.
@@ -311,7 +271,7 @@ impl Processor {
     /// for more: it grows only, but where the processor drains.
     #[must_use]
     pub fn allowance(&self) -> u64 {
-        let Counters { delivered, overflowed, .. } = self.counters;
+        let Counters { delivered, overflowed, .. } = &self.counters;
         delivered + overflowed + u64::try_from(self.room()).unwrap_or(u64::MAX)
     }
 
@@ -345,8 +305,33 @@ impl Processor {
 
     /// What has happened since the start.
     #[must_use]
-    pub fn counters(&self) -> Counters {
-        self.counters
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Which kinds of effects fail now, since when, and how: no effect of the kind has succeeded since then. A document or
+    /// message that its server refuses is a failure of its own call and not named here.
+    pub fn failing(&self) -> impl Iterator<Item = (EffectKind, Time, &Failure)> {
+        self.served.failing()
+    }
+
+    /// How long ago the oldest end was stored that this processor has in hand and has not done its work for; `None` where
+    /// it has none.
+    #[must_use]
+    pub fn oldest_end(&self, now: Time) -> Option<Duration> {
+        let unsettled = self.jobs.values().filter(|job| job.reply().is_some() && job.state() != State::Acknowledging);
+        unsettled.map(|job| job.age(now)).max()
+    }
+
+    /// What is known of the `most` jobs that were begun first, oldest first.
+    pub fn views(&self, now: Time, most: usize) -> impl Iterator<Item = JobView> {
+        self.jobs.values().take(most).map(move |job| job.view(now))
+    }
+
+    /// Whether it has been told to come to an end.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.stage != Stage::Running
     }
 
     fn deliver(&mut self, delivery: &Delivery) -> Option<JobId> {
@@ -454,12 +439,17 @@ impl Processor {
         if self.jobs.get(&effect.job).is_some_and(|job| job.awaits(effect, &report)) {
             self.counters.dead_lettered += u64::from(matches!(report, Report::DeadLettered { .. }));
             self.counters.republished += u64::from(matches!(report, Report::Republished { .. }));
+            self.counters.revised += u64::from(self.publishes_revision(effect.job, &report));
             self.advance(effect.job, Event::Reported(report));
             Some(effect.job)
         } else {
             self.counters.ignored_reports += 1;
             None
         }
+    }
+
+    fn publishes_revision(&self, id: JobId, report: &Report) -> bool {
+        matches!(report, Report::Published { .. }) && self.jobs.get(&id).is_some_and(|job| job.announces_revision())
     }
 
     /// Before anything is given back: an open pull request would get it again, at once and again.
@@ -501,9 +491,9 @@ impl Processor {
     }
 
     fn serve_timers(&mut self) {
-        while let Some((_, id)) = self.due.first().copied().filter(|(at, _)| *at <= self.now) {
+        while let Some((at, id)) = self.due.first().copied().filter(|(at, _)| *at <= self.now) {
             match self.jobs.get_mut(&id).and_then(|job| job.timers.take_due(self.now)) {
-                Some(Timer::Heartbeat) => self.heartbeat(id),
+                Some(Timer::Heartbeat) => self.heartbeat(id, at),
                 Some(Timer::Settle) => self.advance(id, Event::QuietOver),
                 Some(Timer::Retry) => {
                     self.counters.retried += 1;
@@ -549,12 +539,15 @@ impl Processor {
         }
     }
 
-    fn heartbeat(&mut self, id: JobId) {
-        let next = self.now.after(self.settings.heartbeat_interval());
+    /// Sends the heartbeat that was due `at` this time.
+    fn heartbeat(&mut self, id: JobId, at: Time) {
+        let interval = self.settings.heartbeat_interval();
+        let next = self.now.after(interval);
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.timers.set(Timer::Heartbeat, next);
         schedule(&mut self.due, id, job);
         if let Some(reply) = job.reply() {
+            self.counters.heartbeat(interval + self.now.since(at));
             self.outputs.push_back(Output::InProgress { reply: Arc::clone(reply) });
         }
     }
@@ -564,9 +557,16 @@ impl Processor {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let (from, on, published) = (job.state(), event.name(), job.published_segments());
         let acknowledged = matches!(event, Event::Reported(Report::Acknowledged));
-        let is_refused = matches!(&event, Event::Reported(Report::Failed(_)));
+        let failure = if let Event::Reported(Report::Failed(failure)) = &event { Some(failure.kind) } else { None };
+        let (kind, notified_after) = (job.kind(), job.first_notification(&event, self.now));
         let around = Around { now: self.now, served: &self.served, settings: &self.settings, planted: self.planted };
         let next = job.advance(event, around);
+        self.counters.settled(job.take_settled());
+        self.counters.notified(notified_after);
+        if let (Next::Wait(Timer::Retry, _), Some(kind), Some(failure)) = (next, kind, failure) {
+            self.counters.retry(kind, failure);
+        }
+        let has_delivery = job.reply().is_some();
         let (to, gives_back) = (job.state(), job.gives_back());
         let is_done = from != to && matches!(to, State::Acknowledging | State::Over);
         let outcome = if is_done && from != State::Acknowledging { job.outcome() } else { None };
@@ -584,8 +584,12 @@ impl Processor {
         }
         let is_repeat = outcome.is_some_and(|outcome| outcome.loaded_at.is_none()) && from != State::Marking;
         self.counters.repeated += u64::from(is_repeat);
-        self.counters.unmarked += u64::from(from == State::Marking && is_refused && is_done);
+        self.counters.unmarked += u64::from(from == State::Marking && failure.is_some() && is_done);
         self.counters.outlived += u64::from(on == "checked" && to == State::Over && outcome.is_none());
+        if let Some(outcome) = outcome.filter(|_| has_delivery) {
+            let announced_now = from == State::Marking;
+            self.counters.outcome(outcome.segments, outcome.complete, published.unwrap_or(0), announced_now);
+        }
         if !is_repeat {
             self.outputs.extend(done.map(|done| Output::Notice(Notice::Done(done))));
         }

@@ -194,7 +194,7 @@ fn run_plan(cli: &Cli, args: &RunArgs, plan: &Plan) -> io::Result<ExitCode> {
         None => plan.run(recording),
         Some(path) => {
             let (outcome, trace) = plan.record(recording);
-            std::fs::write(path, trace).map_err(|error| traces::named(path, &error))?;
+            report::write_private(path, trace).map_err(|error| traces::named(path, &error))?;
             outcome
         }
     };

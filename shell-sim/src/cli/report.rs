@@ -1,7 +1,9 @@
 //! What a command says at its end.
 
 use std::{
+    fs::{DirBuilder, OpenOptions, Permissions},
     io::{self, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -118,7 +120,7 @@ pub(super) struct Kept {
 impl Kept {
     /// Runs the plan once more and keeps everything about it in a directory, in files that begin with `name`.
     pub(super) fn new(out: &Path, name: &str, plan: &Plan) -> io::Result<Self> {
-        std::fs::create_dir_all(out)?;
+        DirBuilder::new().recursive(true).mode(0o700).create(out)?;
         let (outcome, trace) = plan.record(Recording::On);
         let file = |end: &str| out.join(format!("{name}.{end}"));
         let told = outcome.trace.unwrap_or_default();
@@ -131,12 +133,19 @@ impl Kept {
             timeline: file("plan.html"),
             told,
         };
-        std::fs::write(&kept.plan, serde_json::to_string_pretty(plan).map_err(io::Error::other)?)?;
-        std::fs::write(&kept.text, &kept.told)?;
-        std::fs::write(&kept.trace, trace)?;
-        std::fs::write(&kept.timeline, timeline.html())?;
+        write_private(&kept.plan, serde_json::to_string_pretty(plan).map_err(io::Error::other)?)?;
+        write_private(&kept.text, &kept.told)?;
+        write_private(&kept.trace, trace)?;
+        write_private(&kept.timeline, timeline.html())?;
         Ok(kept)
     }
+}
+
+/// Writes a file for its owner only: a plan can come from the trace of real calls.
+pub(super) fn write_private(path: &Path, content: impl AsRef<[u8]>) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    file.write_all(content.as_ref())
 }
 
 /// One planted bug: in how many seeds, by which promise, with which plan.

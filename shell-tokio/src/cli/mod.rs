@@ -5,11 +5,13 @@
 
 mod audit;
 mod call_page;
+mod calls;
 mod convert;
 mod dead_letters;
 mod definition;
 mod given;
 mod log;
+mod monitor;
 mod parse;
 mod play;
 mod recording;
@@ -31,12 +33,14 @@ use self::given::Given;
 pub use self::{
     audit::{AuditArgs, Since},
     call_page::CallPageArgs,
+    calls::CallsArgs,
     convert::ConvertArgs,
     dead_letters::{
         DeadLettersArgs, DeadLettersCommand, DiscardArgs, ListArgs, RedriveArgs, ShowDeadLetterArgs, Which,
     },
     definition::{Refusal, definition, unknown_variables},
     log::{LogArgs, LogFormat},
+    monitor::{HttpArgs, PauseArgs, ResumeArgs, StatusArgs},
     play::PlayArgs,
     recording::{RecordingAction, RecordingArgs, WatchArgs},
     reference::{CompletionsArgs, ManArgs},
@@ -166,6 +170,27 @@ pub enum Command {
   transcript-processor audit --since 24h --json
   transcript-processor audit --repair")]
     Audit(Box<Online<AuditArgs>>),
+    /// List the calls that ended, with what became of each, from the stream and the store
+    #[command(after_help = "Examples:
+  transcript-processor calls
+  transcript-processor calls --since 7d --incomplete --json
+  transcript-processor calls --follow")]
+    Calls(Box<Online<CallsArgs>>),
+    /// Say how processors and servers stand, what is wrong, and what to do about it
+    ///
+    /// Exit code 0 where calls are processed, with warnings or without; 1 where something keeps them from it.
+    #[command(after_help = "Examples:
+  transcript-processor status
+  transcript-processor status --from 127.0.0.1:9464 --watch")]
+    Status(Box<Online<StatusArgs>>),
+    /// Have JetStream hand out no more calls to any processor; calls in hand are finished (nats-server 2.11 and later)
+    #[command(after_help = "Examples:
+  transcript-processor pause --for 30m")]
+    Pause(Box<Online<PauseArgs>>),
+    /// End a pause
+    #[command(after_help = "Examples:
+  transcript-processor resume")]
+    Resume(Box<Online<ResumeArgs>>),
     /// A command that connects to no server.
     #[command(flatten)]
     Offline(Offline),
@@ -265,6 +290,11 @@ impl Command {
             Self::Show(stored) => Some(stored.needs()),
             Self::DeadLetters(args) => Some(args.command.needs()),
             Self::Audit(online) => Some(online.needs()),
+            Self::Calls(online) => Some(online.needs()),
+            // It asks a process, which knows its servers.
+            Self::Status(online) => online.args.from.is_none().then(|| online.needs()),
+            Self::Pause(online) => Some(online.needs()),
+            Self::Resume(online) => Some(online.needs()),
             Self::CallPage(stored) => Some(stored.needs()),
             Self::Recording(_) | Self::Offline(_) => None,
         }
@@ -281,6 +311,10 @@ impl Command {
             Self::Show(stored) => stored.log.clone(),
             Self::DeadLetters(args) => args.command.log().clone(),
             Self::Audit(online) => online.log.clone(),
+            Self::Calls(online) => online.log.clone(),
+            Self::Status(online) => online.log.clone(),
+            Self::Pause(online) => online.log.clone(),
+            Self::Resume(online) => online.log.clone(),
             Self::CallPage(stored) => stored.log.clone(),
             Self::Recording(on_nats) => on_nats.log.clone(),
             Self::Offline(_) => LogArgs::default(),
@@ -293,8 +327,10 @@ impl Command {
         }
         match self {
             Self::Run(online) => online.args.check(given),
+            Self::Setup(_) | Self::Audit(_) | Self::Calls(_) | Self::Status(_) | Self::Pause(_) | Self::Resume(_) => {
+                Ok(())
+            }
             Self::Transcriber(online) => online.nats.check().and_then(|()| online.args.check()),
-            Self::Setup(_) | Self::Audit(_) => Ok(()),
             Self::Play(online) => online.args.source.check(),
             Self::Show(stored) => stored.args.call.session().map(drop),
             Self::DeadLetters(args) => args.check(),

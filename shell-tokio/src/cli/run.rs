@@ -8,7 +8,7 @@ use clap::{
     builder::{BoolishValueParser, NonEmptyStringValueParser},
 };
 
-use super::{StreamSettings, given::Given, parse, servers::SERVERS};
+use super::{HttpArgs, StreamSettings, given::Given, parse, servers::SERVERS};
 
 const JOBS: &str = "Jobs";
 const ANNOUNCE: &str = "Announcements";
@@ -29,6 +29,9 @@ pub struct RunArgs {
     /// What is recorded, and where.
     #[command(flatten)]
     pub record: RecordArgs,
+    /// How it is looked at.
+    #[command(flatten)]
+    pub http: HttpArgs,
     /// Name of this processor in dead letters and logs; the machine's name and the process's number if not given
     #[arg(
         long, env = "TRANSCRIPT_NAME", value_name = "NAME", help_heading = JOBS,
@@ -72,6 +75,10 @@ impl RunArgs {
         if !self.announce.revise {
             given.has_no_effect_without("revise-every", "revise")?;
             given.has_no_effect_without("revise-within", "revise")?;
+        }
+        if self.http.address.is_none() {
+            given.has_no_effect_without("http-token-file", "http")?;
+            given.has_no_effect_without("metrics-of-the-broker", "http")?;
         }
         if self.record.directory.is_none() {
             for id in ["record-content", "record-max-size", "record-max-age", "record-keep"] {

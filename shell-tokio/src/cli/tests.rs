@@ -25,6 +25,10 @@ fn run_args(line: &str) -> RunArgs {
         | Command::Show(_)
         | Command::DeadLetters(_)
         | Command::Audit(_)
+        | Command::Calls(_)
+        | Command::Status(_)
+        | Command::Pause(_)
+        | Command::Resume(_)
         | Command::Recording(_)
         | Command::CallPage(_)
         | Command::Offline(_)) => panic!("{other:?}"),
@@ -65,7 +69,7 @@ fn defaults_are_those_of_the_core() {
 }
 
 /// A setting of the manual's table: its flag, its variable, and its default where that is a value.
-fn settings_of_the_readme() -> Vec<(String, String, Option<String>)> {
+fn settings_of_the_manual() -> Vec<(String, String, Option<String>)> {
     let code = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
     let readme = include_str!("../../README.md");
     let table = readme.lines().skip_while(|line| !line.starts_with("| flag | environment | default |"));
@@ -83,12 +87,11 @@ fn settings_of_the_readme() -> Vec<(String, String, Option<String>)> {
 }
 
 #[test]
-fn the_readme_has_every_setting_of_the_service_and_its_default() {
+fn the_manual_has_every_setting_of_the_service_and_its_default() {
     let mut command = Cli::command();
     let run = command.find_subcommand_mut("run").expect("the service is a command");
     let in_help: Vec<_> = run
         .get_arguments()
-        .filter(|setting| !matches!(setting.get_help_heading(), Some("Servers" | "Logging")))
         .map(|setting| {
             let variable = setting.get_env().expect("every setting has a variable").to_string_lossy().into_owned();
             let default = setting.get_default_values().first().map(|value| value.to_string_lossy().into_owned());
@@ -97,7 +100,7 @@ fn the_readme_has_every_setting_of_the_service_and_its_default() {
         })
         .collect();
     assert!(in_help.len() > 20, "the settings were found: {in_help:?}");
-    let mut in_readme = settings_of_the_readme();
+    let mut in_readme = settings_of_the_manual();
     let mut of_streams = "run".to_owned();
     for (flag, variable, default, help) in &in_help {
         let place = in_readme.iter().position(|(listed, ..)| listed == flag);
@@ -127,7 +130,7 @@ fn the_readme_has_every_setting_of_the_service_and_its_default() {
         max_ack_pending: 0,
     };
     assert_eq!(run_args(&of_streams).stream.or(others), StreamValues::default(), "{of_streams}");
-    assert_eq!(in_readme, [], "the README has settings that are not there");
+    assert_eq!(in_readme, [], "the manual has settings that are not there");
 }
 
 /// Every command with what leads to it, such as `dead-letters list`.
@@ -366,6 +369,10 @@ fn play_and_show_read_their_arguments() {
         | Command::Play(_)
         | Command::DeadLetters(_)
         | Command::Audit(_)
+        | Command::Calls(_)
+        | Command::Status(_)
+        | Command::Pause(_)
+        | Command::Resume(_)
         | Command::Recording(_)
         | Command::CallPage(_)
         | Command::Offline(_)) => panic!("{other:?}"),
@@ -388,6 +395,10 @@ fn dead_letters_are_named_by_their_places_or_all() {
         | Command::Show(_)
         | Command::DeadLetters(_)
         | Command::Audit(_)
+        | Command::Calls(_)
+        | Command::Status(_)
+        | Command::Pause(_)
+        | Command::Resume(_)
         | Command::Recording(_)
         | Command::CallPage(_)
         | Command::Offline(_)) => panic!("{other:?}"),
@@ -484,6 +495,10 @@ fn a_transcriber_without_tokens_listens_on_loopback_only() {
         | Command::Show(_)
         | Command::DeadLetters(_)
         | Command::Audit(_)
+        | Command::Calls(_)
+        | Command::Status(_)
+        | Command::Pause(_)
+        | Command::Resume(_)
         | Command::Recording(_)
         | Command::CallPage(_)
         | Command::Offline(_)) => panic!("{other:?}"),
@@ -516,6 +531,10 @@ fn a_nats_server_is_named_by_an_option() {
         | Command::Show(_)
         | Command::DeadLetters(_)
         | Command::Audit(_)
+        | Command::Calls(_)
+        | Command::Status(_)
+        | Command::Pause(_)
+        | Command::Resume(_)
         | Command::Recording(_)
         | Command::CallPage(_)
         | Command::Offline(_)) => panic!("{other:?}"),

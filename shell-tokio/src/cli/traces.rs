@@ -35,7 +35,7 @@ pub struct TraceArgs {
     /// List the calls: when each was delivered first, how often, and what became of it
     #[arg(long, conflicts_with_all = ["call", "session", "output", "stats"])]
     pub calls: bool,
-    /// Print JSON: one object, or with --calls one object a call. A cut is JSON anyway
+    /// Print JSON: an array of the files; with --stats one object; with --calls one object a call. A cut is JSON anyway
     #[arg(long, conflicts_with_all = ["call", "session"])]
     pub json: bool,
 }

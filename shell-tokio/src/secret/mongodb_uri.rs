@@ -57,6 +57,9 @@ impl MongodbUri {
     ///
     /// What is wrong with it, in words that hold no part of it that must not be shown.
     pub fn check(&self) -> Result<(), BadMongodbUri> {
+        if self.has_raw_slash() {
+            return Err(BadMongodbUri::Encoding);
+        }
         ConnectionString::parse(&self.0).map(drop).map_err(|_| self.fault())
     }
 
@@ -77,6 +80,12 @@ impl MongodbUri {
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0
+    }
+
+    /// Whether its user or password has a `/` as it is. The driver takes what stands before it for hosts, where that can be
+    /// hosts, and the rest for a database (mongodb 3.9): both are parts of the password.
+    fn has_raw_slash(&self) -> bool {
+        self.database().is_some_and(|database| database.contains('@'))
     }
 
     /// Looks for what the driver refuses. The driver's own texts repeat what they are about.
@@ -178,7 +187,9 @@ const OPTIONS: &[&str] = &[
 
 impl fmt::Display for MongodbUri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Ok(parsed) = ConnectionString::parse(&self.0) else { return f.write_str(HIDDEN) };
+        let Some(parsed) = ConnectionString::parse(&self.0).ok().filter(|_| !self.has_raw_slash()) else {
+            return f.write_str(HIDDEN);
+        };
         let login = if parsed.credential.is_some_and(|login| login.username.is_some()) { "***@" } else { "" };
         match parsed.host_info {
             HostInfo::DnsRecord(host) => write!(f, "mongodb+srv://{login}{host}"),

@@ -179,6 +179,17 @@ fn is_in(secret: &str, text: &str) -> bool {
     text.contains("Zq9x7") || [before, after].iter().any(|part| part.len() >= 5 && text.contains(*part))
 }
 
+#[test]
+fn a_raw_slash_in_a_password_is_told_without_the_password() {
+    for form in ["mongodb://ann:27017/Zq9x7@host", "mongodb://ann:1/Zq9x7@host/db", "mongodb://ann/Zq9x7:x@host/"] {
+        let uri = mongodb(form);
+        let error = uri.check().expect_err("it is refused").to_string();
+        assert!(error.contains("/ as %2F"), "{form}: {error}");
+        let text = format!("{uri} {uri:?}");
+        assert!(!text.contains("Zq9x7") && !text.contains("27017"), "{form} is told as {text}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(1_000) })]
 

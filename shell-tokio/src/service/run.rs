@@ -5,7 +5,7 @@ use std::{pin::pin, sync::Arc, time::Duration};
 use async_nats::jetstream;
 use mongodb::{Database, bson::doc};
 use thiserror::Error;
-use tokio::{sync::mpsc, task::JoinSet};
+use tokio::{net::TcpListener, sync::mpsc, task::JoinSet};
 use transcript_client::jetstream::JetStream;
 use transcript_core::{Processor, Settings, SettingsError, contract::Announcement, summary::Limits};
 use transcript_trace::{Content, FORMAT, Header, Servers};
@@ -14,14 +14,21 @@ use crate::{
     cli::{AnnounceSettings, RecordArgs, RunArgs, RunSettings, StreamValues},
     connect::{LoginRefused, Logins, NatsConnection},
     error_line::error_line,
+    monitor::{
+        Monitor, Parts,
+        http::{self, Settings as HttpSettings},
+        metrics::Broker,
+        servers::Looker,
+    },
     operate::history::{History, HistoryError},
     operate::setup::{self, Api, SetupError, permissions::Permissions},
+    secret::{Secret, SecretFile},
     service::clock::Clock,
-    service::driver::{Driver, Ended, RealServers, Signal},
-    service::mongodb::{Store, stale::Watch},
+    service::driver::{Driver, Ended, RealServers, Signal, questions},
+    service::mongodb::{BatchSizes, Store, stale::Watch},
     service::nats::Socket,
     service::record::{self, RecordError, Recording, Tape, Target},
-    service::watchdog::{self, Turns, Watchdog},
+    service::watchdog::{self, LoopHealth, Turns, Watchdog},
 };
 
 /// How long after it was missed a consumer is made anew. nats-server removes the files of a deleted one a while after it
@@ -50,6 +57,22 @@ pub enum RunError {
     /// A login stayed refused.
     #[error(transparent)]
     Login(#[from] LoginRefused),
+    /// The address of --http cannot be had.
+    #[error("cannot listen for HTTP at {address} (--http): another process may have that port")]
+    Http {
+        /// The address.
+        address: std::net::SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The token cannot be read.
+    #[error("cannot read a token from --http-token-file {file}")]
+    HttpToken {
+        /// The file.
+        file: SecretFile,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// The system has no thread left for the watchdog.
     #[error("cannot start the watchdog")]
     Watchdog(#[source] std::io::Error),
@@ -79,6 +102,7 @@ pub async fn run(
     Ends { logins, signals }: Ends<'_>,
 ) -> Result<(), RunError> {
     // A start that must fail changes nothing on the servers.
+    let http = listen(args).await?;
     args.record.directory.as_deref().map_or(Ok(()), record::prepare)?;
     let mut request = setup::Request { settings: args.stream.clone(), api, ..setup::Request::default() };
     let report = tokio::select! {
@@ -104,7 +128,15 @@ pub async fn run(
     (request.defaults, request.api) = (report.values, Api::Known);
     let (drain, mut drained) = mpsc::unbounded_channel();
     let processor = Processor::new(core_settings(args, &report.values))?;
-    let mut driven = pin!(drive(connection, &jetstream, &database, args, &request, processor, &mut drained));
+    let mut driven = pin!(drive(
+        connection,
+        &jetstream,
+        &database,
+        args,
+        &request,
+        processor,
+        Control { http, signals: &mut drained }
+    ));
     let refused = tokio::select! {
         ended = &mut driven => return ended,
         Some(signal) = signals.recv() => {
@@ -121,6 +153,15 @@ pub async fn run(
     refused.map_or(Ok(()), |refused| Err(refused.into()))
 }
 
+/// What looks at a processor and ends it.
+#[derive(Debug)]
+pub struct Control<'a> {
+    /// Where it is looked at over HTTP, where that is asked for.
+    pub http: Option<(TcpListener, HttpSettings)>,
+    /// What ends it.
+    pub signals: &'a mut mpsc::UnboundedReceiver<Signal>,
+}
+
 /// Drives this core, on servers that are set up as `request` says, until it has drained.
 ///
 /// # Errors
@@ -133,7 +174,7 @@ pub async fn drive(
     args: &RunArgs,
     request: &setup::Request,
     processor: Processor,
-    signals: &mut mpsc::UnboundedReceiver<Signal>,
+    Control { http, signals }: Control<'_>,
 ) -> Result<(), RunError> {
     let NatsConnection { client, events, api_prefix } = connection;
     let values = request.settings.or(request.defaults);
@@ -159,12 +200,37 @@ pub async fn drive(
         let watch = Watch::new(database, reports.clone(), request_timeout, clock, revise_every, revise_within);
         finders.spawn(watch.run());
     }
-    let servers = RealServers { store: Store::start(database, &reports, clock, request_timeout), nats: socket, repair };
+    let batches = BatchSizes::default();
+    let store = Store::start(database, &reports, clock, request_timeout, batches.clone());
+    let servers = RealServers { store, nats: socket, repair };
     log_ready(&name, args, &values);
     let turns = Turns::default();
-    let watchdog = Watchdog::start(turns.clone(), watchdog::log).map_err(RunError::Watchdog)?;
-    let client_of_jetstream = JetStream::new(settings);
-    let driver = Driver { processor, client: client_of_jetstream, servers, clock, inputs, nats, tape, turns };
+    let health = LoopHealth::default();
+    let watched = health.clone();
+    let report = move |seen| {
+        watched.saw(seen);
+        watchdog::log(seen);
+    };
+    let watchdog = Watchdog::start(turns.clone(), report).map_err(RunError::Watchdog)?;
+    let (asker, questions) = questions();
+    if let Some((listener, settings)) = http {
+        let recorder = recording.as_ref().map(Recording::health);
+        let parts = Parts { name, clock, asker, health, batches, recorder, database: database.clone() };
+        let monitor = Monitor::start(parts, Looker::new(jetstream, database, clock), &mut finders);
+        finders.spawn(http::serve(listener, monitor, settings));
+    }
+    let driver = Driver {
+        processor,
+        client: JetStream::new(settings),
+        servers,
+        clock,
+        inputs,
+        nats,
+        tape,
+        turns,
+        questions,
+        pulls_restarted: 0,
+    };
     let ended = driver.run(signals).await;
     drop(watchdog);
     drop(finders);
@@ -182,6 +248,31 @@ pub async fn drive(
         Ended::Stopped => tracing::warn!("stopped at once: the jobs under way will be delivered again"),
     }
     Ok(())
+}
+
+/// Takes the address of `--http`, where one is given.
+async fn listen(args: &RunArgs) -> Result<Option<(TcpListener, HttpSettings)>, RunError> {
+    let Some(address) = args.http.address else { return Ok(None) };
+    let token = args.http.token_file.as_ref().map(read_token).transpose()?;
+    let broker = if args.http.broker { Broker::Told } else { Broker::Left };
+    let settings = HttpSettings { token, broker };
+    let listener = http::bind(address, &settings).await.map_err(|source| RunError::Http { address, source })?;
+    Ok(Some((listener, settings)))
+}
+
+/// The token in a file, without the white space around it.
+///
+/// # Errors
+///
+/// The file cannot be read, or is empty.
+pub fn read_token(file: &SecretFile) -> Result<Secret, RunError> {
+    let failed = |source| RunError::HttpToken { file: file.clone(), source };
+    let text = std::fs::read_to_string(file.path()).map_err(failed)?;
+    let token = text.trim();
+    if token.is_empty() {
+        return Err(failed(std::io::Error::new(std::io::ErrorKind::InvalidData, "it is empty")));
+    }
+    Ok(Secret::from(token.to_owned()))
 }
 
 /// Says that calls are taken from now on, with every setting that decides what becomes of them as a field.

@@ -6,7 +6,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc::{RecvTimeoutError, Sender, channel},
     },
     thread,
@@ -21,6 +21,23 @@ const LOOKS: u32 = 4;
 /// Counts the turns of a loop.
 #[derive(Debug, Clone, Default)]
 pub struct Turns(Arc<AtomicU64>);
+
+/// Whether a loop stands still, as the watchdog saw it last.
+#[derive(Debug, Clone, Default)]
+pub struct LoopHealth(Arc<AtomicBool>);
+
+impl LoopHealth {
+    /// Whether it does.
+    #[must_use]
+    pub fn stands_still(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Takes what was seen.
+    pub fn saw(&self, seen: Loop) {
+        self.0.store(matches!(seen, Loop::StandsStill { .. }), Ordering::Relaxed);
+    }
+}
 
 /// A thread that looks; it ends when this is dropped.
 #[derive(Debug)]

@@ -330,3 +330,38 @@ fn a_job_that_is_done_says_what_its_log_line_needs() {
     assert_eq!((done.segments, done.published_segments, done.complete), (2, 2, true));
     assert_eq!(done.took, Duration::from_secs(4));
 }
+
+/// Whatever is counted is counted once, and of the right call.
+#[test]
+fn outcomes_settling_and_the_time_to_the_notification_are_counted() {
+    let mut bench = Bench::new(settings());
+    bench.deliver_payload(7, 3000, ended("s", 5).as_bytes()).settle("s", &[1, 2, 2]);
+    bench.report(LOAD, Report::Loaded(page(0..2, None))).report(SAVE, Report::Saved(STORED));
+    bench.sleep(Duration::from_millis(500));
+    let told = bench.now.since(Time::ZERO) + Duration::from_secs(3);
+    bench.report(PUBLISH, Report::Published { stream_sequence: 9, segments: 2 }).fail(MARK, FailureKind::Busy);
+    bench.wake(Timer::Retry).report(MARK, Report::Marked);
+    let counters = bench.processor.counters();
+    assert_eq!((counters.complete, counters.incomplete), (u64::from(STORED.complete), u64::from(!STORED.complete)));
+    assert_eq!((counters.settle_rounds, counters.late_segments, counters.missing_segments), (3, 1, 3));
+    assert_eq!((counters.notification.count(), counters.notification.sum()), (1, told));
+    let retries: Vec<_> = counters.retries().collect();
+    assert_eq!(retries, [(EffectKind::Mark, FailureKind::Busy, 1)]);
+    assert!(counters.longest_heartbeat_gap <= Duration::from_secs(2), "{:?}", counters.longest_heartbeat_gap);
+    assert_eq!(bench.processor.failing().count(), 0, "a success ends a row of failures");
+}
+
+#[test]
+fn a_kind_fails_until_it_succeeds_and_the_oldest_end_is_known() {
+    let mut bench = Bench::saving(settings());
+    assert_eq!(bench.processor.oldest_end(bench.now), Some(bench.now.since(Time::ZERO)));
+    bench.fail(SAVE, FailureKind::Unreachable);
+    let since = bench.now;
+    bench.wake(Timer::Retry).fail(SAVE, FailureKind::TimedOut);
+    let failing: Vec<_> = bench.processor.failing().map(|(kind, since, failure)| (kind, since, failure.kind)).collect();
+    assert_eq!(failing, [(EffectKind::Save, since, FailureKind::Unreachable)]);
+    bench.wake(Timer::Retry).report(SAVE, Report::Saved(STORED));
+    assert_eq!(bench.processor.failing().count(), 0);
+    let view = bench.processor.views(bench.now, 1).next().expect("there is a job");
+    assert_eq!((view.state, view.attempt, view.failures), (State::Publishing, 1, 0));
+}

@@ -61,6 +61,34 @@ fn each_run_of_a_processor_has_its_lane_and_a_kill_is_a_band() {
 }
 
 #[test]
+fn an_incomplete_call_is_marked_in_every_drawing() {
+    let trace = include_bytes!("../../../../fixtures/traces/lost-segment.jsonl");
+    let timeline = timeline(trace);
+    for drawing in [timeline.text(), timeline.html(), timeline.svg(), timeline.mermaid()] {
+        assert!(drawing.contains("fewer segments than its end announced"), "{drawing}");
+    }
+    let complete = self::timeline(include_bytes!("../../../../fixtures/traces/plain-call.jsonl"));
+    assert!(!complete.html().contains("fewer segments"), "{}", complete.text());
+}
+
+#[test]
+fn keys_are_told_of_only_where_there_are_some() {
+    let page = timeline(&plain()).html();
+    let hint = parse(&page).descendants().any(|node| {
+        node.attribute("class") == Some("with-keys") && node.text().is_some_and(|text| text.contains("Tab"))
+    });
+    assert!(hint && page.contains("(pointer: coarse) { .with-keys { display: none; } }"), "{page}");
+}
+
+#[test]
+fn what_stands_above_a_drawing_is_wrapped_and_not_cut() {
+    let svg = timeline(&kill()).svg();
+    let document = parse(&svg);
+    let said: Vec<_> = document.descendants().filter(|node| node.attribute("class") == Some("said")).collect();
+    assert!(said.len() > 1 && said.iter().all(|line| !line.text().unwrap_or_default().contains('…')), "{svg}");
+}
+
+#[test]
 fn heartbeats_over_a_long_wait() {
     insta::assert_snapshot!(timeline(&play::heartbeats()).text());
 }

@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
+use crate::terminal::is_dumb;
+
 /// Shows what is done, how much of it, and how fast.
 #[derive(Debug, Clone)]
 pub struct Progress {
@@ -11,9 +13,12 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// On stderr, where that is a terminal.
+    /// On stderr, where that is a terminal which can draw a line anew.
     #[must_use]
     pub fn on_stderr() -> Self {
+        if is_dumb() {
+            return Self::hidden();
+        }
         Self { bar: ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()) }
     }
 

@@ -19,7 +19,7 @@ use async_nats::{
     jetstream::{
         Context, ErrorCode, consumer,
         context::{ConsumerInfoErrorKind, GetStreamErrorKind},
-        stream::Stream,
+        stream::{self, Stream},
     },
 };
 use bytes::Bytes;
@@ -200,6 +200,33 @@ impl History {
     pub async fn kept(&self) -> Result<RangeInclusive<u64>, HistoryError> {
         let info = self.stream.get_info().await.map_err(refused("describe the stream"))?;
         Ok(info.state.first_sequence..=info.state.last_sequence)
+    }
+
+    /// What the stream is set to, and what it holds.
+    ///
+    /// # Errors
+    ///
+    /// JetStream does not answer.
+    pub async fn info(&self) -> Result<stream::Info, HistoryError> {
+        self.stream.get_info().await.map_err(refused("describe the stream"))
+    }
+
+    /// The first message of this subject behind a place; `None` where there is none.
+    ///
+    /// # Errors
+    ///
+    /// JetStream does not answer.
+    pub async fn next(&self, behind: u64, subject: &str) -> Result<Option<RawMessage>, HistoryError> {
+        raw::get(&self.js, Wanted::From(behind.saturating_add(1), subject)).await
+    }
+
+    /// The last message of this subject; `None` where there is none.
+    ///
+    /// # Errors
+    ///
+    /// JetStream does not answer.
+    pub async fn last(&self, subject: &str) -> Result<Option<RawMessage>, HistoryError> {
+        raw::get(&self.js, Wanted::LastOf(subject)).await
     }
 
     /// The state of the consumer that all processors share; `None` where there is none.

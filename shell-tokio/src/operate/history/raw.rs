@@ -119,6 +119,8 @@ pub(super) enum Wanted<'a> {
     At(u64),
     /// The first one of this subject, which may have wildcards, at this place or behind it.
     From(u64, &'a str),
+    /// The last one of this subject.
+    LastOf(&'a str),
 }
 
 /// The message, if there is one.
@@ -130,6 +132,7 @@ pub(super) async fn get(js: &Context, wanted: Wanted<'_>) -> Result<Option<RawMe
     let body = match wanted {
         Wanted::At(sequence) => json!({ "seq": sequence }),
         Wanted::From(sequence, subject) => json!({ "seq": sequence.max(1), "next_by_subj": subject }),
+        Wanted::LastOf(subject) => json!({ "last_by_subj": subject }),
     };
     let mut tries = 0;
     loop {

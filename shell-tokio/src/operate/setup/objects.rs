@@ -18,6 +18,12 @@ use super::{
 };
 use crate::cli::StreamValues;
 
+/// So many operations a replica may be behind before natscli calls that critical.
+const PEER_LAG: u64 = 10_000;
+/// So long a replica may be silent.
+const PEER_SEEN: &str = "10s";
+/// So many messages may be handed out more than once at the same time.
+const REDELIVERED: u64 = 1000;
 const FIXED: &str = "JetStream cannot change that: move the messages to a stream that has it, or remove this one";
 const FIXED_CONSUMER: &str = "JetStream cannot change that: remove the consumer; the next start makes it anew, and hands \
                               out every call that the stream still holds";
@@ -120,6 +126,8 @@ impl Object {
     /// The configuration with which it is created.
     pub(super) fn blank(&self) -> Config {
         let mut config = plan::blank(&self.rules);
+        let thresholds = self.thresholds(&config);
+        config.insert("metadata".to_owned(), thresholds);
         match self.kind {
             // The API wants these named even where they are what it would take anyway.
             ObjectKind::Stream(name) => {
@@ -132,6 +140,33 @@ impl Object {
             }
         }
         config
+    }
+
+    /// The metadata by which natscli's `nats server check` knows what is too much (jsm.go, `monitor/consumer.go` and
+    /// `stream_monitor.go`). A new object has them; those of what exists are their operators' own.
+    fn thresholds(&self, config: &Config) -> Value {
+        let number = |field: &str| config.get(field).and_then(Value::as_u64).filter(|number| *number > 0);
+        let mut thresholds = vec![("enabled", "true".to_owned())];
+        match self.kind {
+            ObjectKind::Stream(_) => {
+                if let Some(replicas) = number("num_replicas").filter(|replicas| *replicas > 1) {
+                    let lag = PEER_LAG.to_string();
+                    let seen = PEER_SEEN.to_owned();
+                    thresholds.extend([
+                        ("peer-expect", replicas.to_string()),
+                        ("peer-lag-critical", lag),
+                        ("peer-seen-critical", seen),
+                    ]);
+                }
+            }
+            ObjectKind::Consumer => {
+                let most = number("max_ack_pending").map(|most| most.to_string());
+                thresholds.extend(most.clone().map(|most| ("outstanding-ack-critical", most)));
+                thresholds.extend(most.map(|most| ("unprocessed-critical", most)));
+                thresholds.push(("redelivery-critical", REDELIVERED.to_string()));
+            }
+        }
+        thresholds.into_iter().map(|(name, value)| (format!("io.nats.monitor.{name}"), Value::from(value))).collect()
     }
 
     /// What has to be changed in the `existing` configuration.

@@ -1,5 +1,7 @@
 //! The loop that carries out what the core decides, and decides nothing.
 
+mod snapshot;
+
 use std::time::Duration;
 
 use tokio::{
@@ -13,6 +15,7 @@ use transcript_core::{
     ids::{EffectId, Key},
 };
 
+pub use self::snapshot::{Asker, Failing, Questions, Snapshot, questions};
 use super::{clock::Clock, mongodb::Store, nats::Socket, record::Tape, watchdog::Turns};
 
 /// The most inputs that are taken at once.
@@ -60,6 +63,10 @@ pub struct Driver<S> {
     pub tape: Option<Tape>,
     /// Where it is counted that the loop turns.
     pub turns: Turns,
+    /// Who wants to know how it stands.
+    pub questions: Questions,
+    /// Pull requests that JetStream ended for a reason of its own, or of whose end it said nothing.
+    pub pulls_restarted: u64,
 }
 
 /// How a run ended.
@@ -116,6 +123,10 @@ impl<S: Servers> Driver<S> {
                         }
                     }
                 }
+                Some(answer) = self.questions.next() => {
+                    // Whoever asked may have waited long enough.
+                    drop(answer.send(self.snapshot()));
+                }
                 () = until(self.clock, wake_ups) => {
                     let now = self.clock.now();
                     if wake_ups.core.is_some_and(|at| at <= now) {
@@ -125,6 +136,10 @@ impl<S: Servers> Driver<S> {
                 }
             }
         }
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Snapshot::of(&self.processor, self.clock.now(), self.pulls_restarted)
     }
 
     fn handle(&mut self, input: Input) {
@@ -232,7 +247,11 @@ impl<S: Servers> Driver<S> {
                     told = true;
                 }
                 jetstream::Output::SetUp { problem } => self.servers.set_up(problem),
-                jetstream::Output::Note(note) => log_note(&note),
+                jetstream::Output::Note(note) => {
+                    let restarted = matches!(note, Note::PullRefused { .. } | Note::PullSilent);
+                    self.pulls_restarted += u64::from(restarted);
+                    log_note(&note);
+                }
                 jetstream::Output::Wait(_) if told => return Told::Something,
                 jetstream::Output::Wait(wake_up) => {
                     return Told::Nothing { client: wake_up.map(|wake_up| wake_up.at) };

@@ -76,6 +76,8 @@ async fn a_message_that_comes_while_the_deliveries_stop_is_given_back() {
         nats,
         tape: None,
         turns: Turns::default(),
+        questions: questions().1,
+        pulls_restarted: 0,
     };
     assert_eq!(driver.run(&mut signals).await, Ended::Drained { abandoned: 0 });
     let mut all = vec![];

@@ -1,5 +1,6 @@
 //! MongoDB, as the service uses it: the client of [`transcript_client`] decides, and a `Socket` runs its commands.
 
+mod batches;
 pub(crate) mod driver_error;
 mod page;
 pub(crate) mod reply;
@@ -19,8 +20,11 @@ use tokio::{
 use transcript_client::mongodb::{Client, CommandError, CommandId, Input as Told, Notice, Output, Reply, Request};
 use transcript_core::{Input, ids::EffectId};
 
-pub use self::driver_error::describe;
 use self::socket::Socket;
+pub use self::{
+    batches::{BatchSizes, Distribution},
+    driver_error::describe,
+};
 use super::clock::Clock;
 
 /// The most requests that are taken at once.
@@ -40,6 +44,7 @@ impl Store {
         reports: &mpsc::UnboundedSender<Input>,
         clock: Clock,
         request_timeout: Duration,
+        batches: BatchSizes,
     ) -> Self {
         let (requests, asked) = mpsc::unbounded_channel();
         let socket = Socket::new(database, request_timeout);
@@ -49,6 +54,7 @@ impl Store {
             clock,
             reports: reports.clone(),
             running: Running::default(),
+            batches,
         };
         tokio::spawn(connection.run(asked));
         Self { requests }
@@ -68,6 +74,7 @@ struct Connection {
     clock: Clock,
     reports: mpsc::UnboundedSender<Input>,
     running: Running,
+    batches: BatchSizes,
 }
 
 /// The commands under way, each in a task of its own, so that documents are decoded side by side.
@@ -97,6 +104,7 @@ impl Connection {
             while let Some(output) = self.client.poll_output() {
                 match output {
                     Output::Run { id, command } => {
+                        self.batches.count(&command);
                         let socket = self.socket.clone();
                         let task = self.running.tasks.spawn(async move { socket.run(command).await });
                         self.running.commands.insert(task.id(), id);

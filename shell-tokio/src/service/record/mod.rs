@@ -14,6 +14,10 @@ mod writer;
 use std::{
     io,
     path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -77,6 +81,33 @@ pub enum RecordError {
 #[derive(Debug)]
 pub struct Recording {
     ended: oneshot::Receiver<()>,
+    health: Arc<RecorderHealth>,
+}
+
+/// Whether the recorder can do its work.
+#[derive(Debug, Default)]
+pub struct RecorderHealth {
+    fails: AtomicBool,
+    left_out: AtomicU64,
+}
+
+impl RecorderHealth {
+    /// Whether the trace cannot be written now.
+    #[must_use]
+    pub fn fails(&self) -> bool {
+        self.fails.load(Ordering::Relaxed)
+    }
+
+    /// How many inputs were left out of the trace since the start.
+    #[must_use]
+    pub fn left_out(&self) -> u64 {
+        self.left_out.load(Ordering::Relaxed)
+    }
+
+    fn set(&self, (fails, left_out): (bool, u64)) {
+        self.fails.store(fails, Ordering::Relaxed);
+        self.left_out.store(left_out, Ordering::Relaxed);
+    }
 }
 
 /// Makes the directory, unless it is there, and sees whether a file can be made in it.
@@ -112,19 +143,27 @@ pub fn start(target: &Target, header: Header, core: Processor, clock: Clock) -> 
     );
     let (tape, played) = tape::tape(TAPE);
     let (tell, ended) = oneshot::channel();
+    let health = Arc::new(RecorderHealth::default());
+    let shared = Arc::clone(&health);
     thread::Builder::new()
         .name("recorder".to_owned())
         .spawn(move || {
-            write_down(writer, &played, clock);
+            write_down(writer, &played, clock, &shared);
             if tell.send(()).is_err() {
                 tracing::debug!("the trace has ended, and nobody waits for it");
             }
         })
         .map_err(RecordError::Thread)?;
-    Ok((tape, Recording { ended }))
+    Ok((tape, Recording { ended, health }))
 }
 
 impl Recording {
+    /// Whether the recorder can do its work.
+    #[must_use]
+    pub fn health(&self) -> Arc<RecorderHealth> {
+        Arc::clone(&self.health)
+    }
+
     /// Waits until what was put on the tape is written, for a few seconds at most. The tape must be gone, as it is when
     /// its driver has ended.
     pub async fn finish(self) {
@@ -137,7 +176,7 @@ impl Recording {
 }
 
 /// Writes until the tape is gone, and flushes whenever it is empty.
-fn write_down(mut writer: Writer<Directory>, played: &TapeReader, clock: Clock) {
+fn write_down(mut writer: Writer<Directory>, played: &TapeReader, clock: Clock, health: &RecorderHealth) {
     let mut flushed = clock.now();
     loop {
         let told = match played.at_once() {
@@ -148,6 +187,7 @@ fn write_down(mut writer: Writer<Directory>, played: &TapeReader, clock: Clock) 
             }
             None => {
                 writer.flush();
+                health.set(writer.health());
                 flushed = clock.now();
                 played.next()
             }

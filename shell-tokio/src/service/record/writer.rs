@@ -40,6 +40,8 @@ pub(super) struct Writer<P: Place> {
     gathered: u64,
     /// Inputs that are left out because writing failed, of which nothing is said yet.
     left_out: u64,
+    /// All inputs that were left out since the start.
+    all_left_out: u64,
     now: Time,
 }
 
@@ -77,7 +79,7 @@ impl<P: Place> Writer<P> {
             return Err(error);
         }
         let file = File::Open { file, bytes: length(&header), since: now, before: number };
-        Ok(Self { place, rotation, recorder, file, number, gathered: 0, left_out: 0, now })
+        Ok(Self { place, rotation, recorder, file, number, gathered: 0, left_out: 0, all_left_out: 0, now })
     }
 
     /// The file that is written to.
@@ -90,13 +92,18 @@ impl<P: Place> Writer<P> {
         self.gathered > 0
     }
 
+    /// Whether it cannot write now, and how many inputs were left out since the start.
+    pub(super) fn health(&self) -> (bool, u64) {
+        (matches!(self.file, File::Failing { .. }), self.all_left_out)
+    }
+
     /// Takes what the core was told.
     pub(super) fn write(&mut self, told: TapedInput) {
         self.now = self.now.max(told.at);
         self.lost(told.lost_before);
         self.turn_over();
         if let File::Failing { .. } = self.file {
-            self.left_out += 1;
+            self.leave_out(1);
             return;
         }
         self.gathered += 1;
@@ -146,8 +153,9 @@ impl<P: Place> Writer<P> {
             return;
         }
         match self.file {
-            File::Failing { .. } => self.left_out += inputs,
+            File::Failing { .. } => self.leave_out(inputs),
             File::Open { .. } => {
+                self.all_left_out += inputs;
                 tracing::info!(inputs, "inputs were left out of the trace: the recorder could not keep up");
                 if let Err(error) = self.recorder.lost(self.now, inputs, FULL) {
                     self.fail(&error.to_string(), self.rotation.retry);
@@ -224,7 +232,13 @@ impl<P: Place> Writer<P> {
             File::Failing { .. } => tracing::debug!(why, "the trace still cannot be written"),
         }
         self.recorder.get_mut().clear();
-        self.left_out += mem::take(&mut self.gathered);
+        let gathered = mem::take(&mut self.gathered);
+        self.leave_out(gathered);
+    }
+
+    fn leave_out(&mut self, inputs: u64) {
+        self.left_out += inputs;
+        self.all_left_out += inputs;
     }
 }
 

@@ -17,8 +17,13 @@ use crate::terminal::harmless_json;
 #[derive(Debug, Error)]
 pub enum ShowError {
     /// No such summary.
-    #[error("there is no summary of session {session:?} of conversation {conversation:?} in {SUMMARIES_COLLECTION}")]
+    #[error(
+        "there is no summary of session {session:?} of conversation {conversation:?} in {database}.{SUMMARIES_COLLECTION}: \
+         `transcript-processor audit` says whether the call is under way, was given up, or never ended"
+    )]
     Missing {
+        /// The database that was asked.
+        database: String,
         /// The conversation asked for.
         conversation: String,
         /// The session asked for.
@@ -41,6 +46,7 @@ pub async fn load(db: &Database, session: &Session) -> Result<Document, ShowErro
     let found =
         db.collection::<Document>(SUMMARIES_COLLECTION).find_one(doc! { "_id": session.key().as_str() }).await?;
     found.ok_or_else(|| ShowError::Missing {
+        database: db.name().to_owned(),
         conversation: session.conversation_id.to_string(),
         session: session.session_id.to_string(),
     })
