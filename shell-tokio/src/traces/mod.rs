@@ -7,7 +7,7 @@ use std::{
     error::Error,
     fs,
     io::{self, BufWriter, Write},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use serde::Serialize;
