@@ -1,0 +1,189 @@
+//! Two people hold a call in the browser: headless Chromium, two windows, real servers.
+
+use std::{error::Error, path::Path, time::Duration};
+
+use serde_json::{Value, json};
+use thirtyfour::{
+    By, CapabilitiesHelper, ChromiumLikeCapabilities, DesiredCapabilities, WebDriver, WindowHandle,
+    extensions::cdp::ChromeDevTools, prelude::Key,
+};
+use transcript_tests::{
+    browser_call::{BrowserCall, Chromedriver, on_path},
+    cargo,
+    wait::wait_until,
+};
+
+type TestResult<T = ()> = Result<T, Box<dyn Error>>;
+
+const LONG: Duration = Duration::from_secs(90);
+const WIDTHS: [u32; 2] = [390, 1440];
+
+#[tokio::test]
+async fn two_people_hold_a_call_see_each_other_and_get_the_summary() -> TestResult {
+    let Some((chromedriver, browser)) = on_path("chromedriver").zip(on_path("chromium")) else {
+        eprintln!("skipped: chromium and chromedriver are not installed (Debian: chromium, chromium-driver)");
+        return Ok(());
+    };
+    let traces = tempfile::tempdir()?;
+    let mut call = BrowserCall::start(traces.path()).await?;
+    let chromedriver = Chromedriver::start(chromedriver).await?;
+    let driver = WebDriver::new(chromedriver.url(), capabilities(&browser)?).await?;
+    let held = hold(&driver, &mut call).await;
+    let page = driver.source().await.unwrap_or_default();
+    driver.quit().await?;
+    held.map_err(|error| format!("{error}; the page was:\n{page}").into())
+}
+
+async fn hold(driver: &WebDriver, call: &mut BrowserCall) -> TestResult {
+    driver.goto(call.address()).await?;
+    let ann = join(driver, "Ann", "the page to join").await?;
+    says(driver, "Shall we begin?").await?;
+    sees(driver, "Ann: Shall we begin?").await?;
+    // The address names the call: whoever opens it joins it.
+    let address = driver.find(By::Id("address")).await?.attr("href").await?.ok_or("no address")?;
+    let ben = driver.new_tab().await?;
+    driver.switch_to_window(ben.clone()).await?;
+    driver.goto(&address).await?;
+    join(driver, "Ben", "the second page to join").await?;
+    sees(driver, "Ann: Shall we begin?").await?;
+    says(driver, "<b>One moment</b>, please.").await?;
+    driver.switch_to_window(ann.clone()).await?;
+    sees(driver, "Ben: <b>One moment</b>, please.").await?;
+    look(driver, "call").await?;
+
+    call.kill_transcriber().await?;
+    shows(driver, "connection", "Not connected: the transcriber cannot be reached. Trying again…").await?;
+    says(driver, "Are you still there?").await?;
+    sees(driver, "Are you still there? (not stored yet)").await?;
+    call.start_transcriber_again().await?;
+    sees(driver, "Ann: Are you still there?").await?;
+    shows(driver, "connection", "Connected").await?;
+
+    for window in [&ann, &ben] {
+        driver.switch_to_window(window.clone()).await?;
+        // By keyboard alone.
+        driver.find(By::Id("hang-up")).await?.send_keys(Key::Enter + "").await?;
+    }
+    for window in [&ann, &ben] {
+        driver.switch_to_window(window.clone()).await?;
+        shows(driver, "progress", "The summary is here.").await?;
+        let summary = driver.find(By::Id("summary")).await?.text().await?;
+        assert!(summary.contains("3 segments") && summary.contains("; complete."), "{summary}");
+        assert!(summary.contains("Ann") && summary.contains("Ben"), "{summary}");
+        assert!(summary.contains("Questions"), "{summary}");
+    }
+    look(driver, "summary").await?;
+    assert_eq!(call.world.notifications().await?.len(), 1);
+
+    let timeline = driver.find(By::Id("timeline")).await?.attr("href").await?.ok_or("no timeline")?;
+    wait_until("the timeline is drawn", LONG, || async {
+        driver.goto(&timeline).await.map_err(|error| error.to_string())?;
+        let source = driver.source().await.map_err(|error| error.to_string())?;
+        if source.contains("<svg") { Ok(()) } else { Err(source) }
+    })
+    .await?;
+    Ok(())
+}
+
+/// Joins in the window that is shown, with the keyboard, and gives the window.
+async fn join(driver: &WebDriver, name: &str, picture: &str) -> TestResult<WindowHandle> {
+    wait_until(picture, LONG, || async {
+        driver.find(By::Id("name")).await.map(|_| ()).map_err(|error| error.to_string())
+    })
+    .await?;
+    look(driver, "join").await?;
+    driver.find(By::Id("name")).await?.send_keys(name.to_owned() + Key::Enter).await?;
+    shows(driver, "connection", "Connected").await?;
+    Ok(driver.window().await?)
+}
+
+async fn says(driver: &WebDriver, text: &str) -> TestResult {
+    // The field has the focus, as it has after every line.
+    let field = driver.active_element().await?;
+    assert_eq!(field.id().await?.as_deref(), Some("text"));
+    field.send_keys(text.to_owned() + Key::Enter).await?;
+    Ok(())
+}
+
+async fn sees(driver: &WebDriver, line: &str) -> TestResult {
+    wait_until(format!("{line:?} is seen"), LONG, || async {
+        let said = driver.find(By::Id("said")).await.map_err(|error| error.to_string())?;
+        let text = said.text().await.map_err(|error| error.to_string())?;
+        if text.lines().any(|seen| seen == line) { Ok(()) } else { Err(text) }
+    })
+    .await?;
+    Ok(())
+}
+
+async fn shows(driver: &WebDriver, id: &str, wanted: &str) -> TestResult {
+    wait_until(format!("{id} shows {wanted:?}"), LONG, || async {
+        let shown = driver.find(By::Id(id.to_owned())).await.map_err(|error| error.to_string())?;
+        let text = shown.text().await.map_err(|error| error.to_string())?;
+        if text == wanted { Ok(()) } else { Err(text) }
+    })
+    .await?;
+    Ok(())
+}
+
+/// Looks at the page on a phone and at a desk, by day and by night: nothing is wider than the window, every field has a
+/// label, and the text stands out from its background. Keeps pictures in the target directory.
+async fn look(driver: &WebDriver, name: &str) -> TestResult {
+    let tools = ChromeDevTools::new(driver.handle.clone());
+    let pictures = cargo::target_dir().join("call-page");
+    std::fs::create_dir_all(&pictures)?;
+    for width in WIDTHS {
+        for scheme in ["light", "dark"] {
+            let metrics = json!({ "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500 });
+            tools.execute_cdp_with_params("Emulation.setDeviceMetricsOverride", metrics).await?;
+            let media = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
+            tools.execute_cdp_with_params("Emulation.setEmulatedMedia", media).await?;
+            let found: Value = driver.execute(CHECKS, vec![]).await?.convert()?;
+            assert_eq!(found, json!([]), "{name} at {width}, {scheme}");
+            driver.screenshot(&pictures.join(format!("{name}-{width}-{scheme}.png"))).await?;
+        }
+    }
+    tools.execute_cdp("Emulation.clearDeviceMetricsOverride").await?;
+    Ok(())
+}
+
+/// What is wrong with the page as it is shown. The contrast is that of WCAG 2.2, 1.4.3, and a touch target that of 2.5.8.
+const CHECKS: &str = r#"
+const wrong = [];
+if (document.documentElement.scrollWidth > window.innerWidth) wrong.push("it is wider than the window");
+if (!document.documentElement.lang) wrong.push("it has no language");
+const light = (color) => {
+  const parts = color.match(/[\d.]+/g).slice(0, 3).map((part) => part / 255);
+  const [r, g, b] = parts.map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const background = (element) => {
+  for (let at = element; at; at = at.parentElement) {
+    const color = getComputedStyle(at).backgroundColor;
+    if (color !== "rgba(0, 0, 0, 0)" && color !== "transparent") return color;
+  }
+  return "rgb(255, 255, 255)";
+};
+for (const element of document.querySelectorAll("body *")) {
+  const box = element.getBoundingClientRect();
+  if (box.width === 0 || element.closest("[hidden]")) continue;
+  const name = `${element.tagName.toLowerCase()}#${element.id} ${element.textContent.trim().slice(0, 20)}`;
+  if (element.matches("input") && element.labels.length === 0) wrong.push(`${name} has no label`);
+  if (element.matches("input, button") && box.height < 24) wrong.push(`${name} is too small to be touched`);
+  if (![...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim())) continue;
+  if (element.disabled) continue;
+  const [one, other] = [light(getComputedStyle(element).color), light(background(element))];
+  const contrast = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+  if (contrast < 4.5) wrong.push(`${name} has a contrast of ${contrast.toFixed(1)}`);
+}
+return wrong;
+"#;
+
+fn capabilities(browser: &Path) -> TestResult<thirtyfour::ChromeCapabilities> {
+    let mut capabilities = DesiredCapabilities::chrome();
+    capabilities.set_binary(&browser.to_string_lossy())?;
+    // A container has neither a user namespace nor much shared memory.
+    for argument in ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--no-first-run"] {
+        capabilities.add_arg(argument)?;
+    }
+    Ok(capabilities)
+}
