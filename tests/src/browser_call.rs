@@ -4,6 +4,7 @@
 use std::{
     env,
     error::Error,
+    net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -40,17 +41,19 @@ impl BrowserCall {
     ///
     /// A server or a process does not start.
     pub async fn start(traces: &Path) -> Result<Self, Box<dyn Error>> {
-        let world = TestWorld::start().await?;
+        let world = TestWorld::start_with_own_mongod().await?;
         world.processor("setup").run(LONG).await?;
-        let processor = world.processor("run").arguments(["--quiet-period", "500ms", "--record"]).argument(traces);
-        let processor = processor.start().await?;
+        let processor =
+            world.processor("run").arguments(["--quiet-period", "500ms", "--http", "127.0.0.1:0", "--record"]);
+        let processor = processor.argument(traces).start().await?;
+        let status = processor.address("listening for HTTP", LONG).await?;
         let mut tried = 0;
         loop {
             tried += 1;
             let (transcriber_port, page_port) = (port::probably_free(), port::probably_free());
             let started = tokio::try_join!(
                 start_transcriber(&world, transcriber_port, page_port),
-                start_page(&world, transcriber_port, page_port, traces),
+                start_page(&world, transcriber_port, page_port, status, traces),
             );
             match started {
                 Ok((transcriber, page)) => {
@@ -114,11 +117,13 @@ async fn start_page(
     world: &TestWorld,
     transcriber: u16,
     port: u16,
+    processor: SocketAddr,
     traces: &Path,
 ) -> Result<Processor, Box<dyn Error>> {
     let page = world
         .processor("call-page")
         .arguments([format!("--listen=127.0.0.1:{port}"), format!("--transcriber=ws://127.0.0.1:{transcriber}")])
+        .arguments([format!("--processor={processor}")])
         .argument("--traces")
         .argument(traces)
         .start()

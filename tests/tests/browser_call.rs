@@ -1,7 +1,8 @@
-//! Two people hold a call in the browser: headless Chromium, two windows, real servers.
+//! Two people hold a call in the browser: headless Chromium, two windows, real servers that go away meanwhile.
 
 use std::{error::Error, path::Path, time::Duration};
 
+use mongodb::bson::doc;
 use serde_json::{Value, json};
 use thirtyfour::{
     By, CapabilitiesHelper, ChromiumLikeCapabilities, DesiredCapabilities, WebDriver, WindowHandle,
@@ -17,6 +18,8 @@ type TestResult<T = ()> = Result<T, Box<dyn Error>>;
 
 const LONG: Duration = Duration::from_secs(90);
 const WIDTHS: [u32; 2] = [390, 1440];
+/// A name that is markup.
+const BEN: &str = "<i>Ben</i>";
 
 #[tokio::test]
 async fn two_people_hold_a_call_see_each_other_and_get_the_summary() -> TestResult {
@@ -25,8 +28,8 @@ async fn two_people_hold_a_call_see_each_other_and_get_the_summary() -> TestResu
         return Ok(());
     };
     let traces = tempfile::tempdir()?;
-    let mut call = BrowserCall::start(traces.path()).await?;
-    let chromedriver = Chromedriver::start(chromedriver).await?;
+    let (call, chromedriver) = tokio::join!(BrowserCall::start(traces.path()), Chromedriver::start(chromedriver));
+    let (mut call, chromedriver) = (call?, chromedriver?);
     let driver = WebDriver::new(chromedriver.url(), capabilities(&browser)?).await?;
     let held = hold(&driver, &mut call).await;
     let page = driver.source().await.unwrap_or_default();
@@ -35,63 +38,140 @@ async fn two_people_hold_a_call_see_each_other_and_get_the_summary() -> TestResu
 }
 
 async fn hold(driver: &WebDriver, call: &mut BrowserCall) -> TestResult {
+    let (ann, ben) = begin(driver, call).await?;
+    lose_the_transcriber(driver, call, &ann).await?;
+    lose_mongodb(driver, call, &ben).await?;
+    lose_nats_and_hang_up(driver, call, [&ann, &ben]).await?;
+    get_the_summary(driver, call, [&ann, &ben]).await
+}
+
+/// Both open the same address, and see what the other says as it was typed.
+async fn begin(driver: &WebDriver, call: &BrowserCall) -> TestResult<(WindowHandle, WindowHandle)> {
     driver.goto(call.address()).await?;
-    let ann = join(driver, "Ann", "the page to join").await?;
+    awaits(driver, "name").await?;
+    look(driver, "join").await?;
+    let ann = join(driver, "Ann").await?;
     says(driver, "Shall we begin?").await?;
     sees(driver, "Ann: Shall we begin?").await?;
-    // The address names the call: whoever opens it joins it.
-    let address = driver.find(By::Id("address")).await?.attr("href").await?.ok_or("no address")?;
     let ben = driver.new_tab().await?;
-    driver.switch_to_window(ben.clone()).await?;
-    driver.goto(&address).await?;
-    join(driver, "Ben", "the second page to join").await?;
+    driver.switch_to_window(ben).await?;
+    driver.goto(call.address()).await?;
+    awaits(driver, "name").await?;
+    let ben = join(driver, BEN).await?;
     sees(driver, "Ann: Shall we begin?").await?;
+
+    // A text that is too long stays in the field, with the reason.
+    says(driver, &"long ".repeat(401)).await?;
+    shows(driver, "text-problem", "This is 4 characters too long. Say it in parts of at most 2000.").await?;
+    driver.active_element().await?.clear().await?;
     says(driver, "<b>One moment</b>, please.").await?;
     driver.switch_to_window(ann.clone()).await?;
-    sees(driver, "Ben: <b>One moment</b>, please.").await?;
+    sees(driver, "<i>Ben</i>: <b>One moment</b>, please.").await?;
+    assert_eq!(driver.find_all(By::Css("main b, main i")).await?.len(), 0, "markup that somebody said is markup");
     look(driver, "call").await?;
+    Ok((ann, ben))
+}
 
+/// What is said meanwhile is kept in the window, also when the page is loaded again, and stored once.
+async fn lose_the_transcriber(driver: &WebDriver, call: &mut BrowserCall, ann: &WindowHandle) -> TestResult {
+    driver.switch_to_window(ann.clone()).await?;
     call.kill_transcriber().await?;
-    shows(driver, "connection", "Not connected: the transcriber cannot be reached. Trying again…").await?;
+    shows(driver, "connection", "Not connected").await?;
+    tells(driver, "The transcriber cannot be reached. What you say is kept in this window").await?;
     says(driver, "Are you still there?").await?;
     sees(driver, "Are you still there? (not stored yet)").await?;
+    look(driver, "away").await?;
+    driver.refresh().await?;
+    sees(driver, "Are you still there? (not stored yet)").await?;
+    says(driver, "I have loaded the page again.").await?;
     call.start_transcriber_again().await?;
     sees(driver, "Ann: Are you still there?").await?;
+    sees(driver, "Ann: I have loaded the page again.").await?;
     shows(driver, "connection", "Connected").await?;
+    shows(driver, "faults", "").await?;
+    assert_eq!(stored(call).await?, 4);
+    // The page that is loaded again has everything, and sends nothing a second time.
+    driver.refresh().await?;
+    shows(driver, "connection", "Connected").await?;
+    sees(driver, "<i>Ben</i>: <b>One moment</b>, please.").await?;
+    assert_eq!(driver.find_all(By::Css("#said li")).await?.len(), 4);
+    Ok(())
+}
 
-    for window in [&ann, &ben] {
+async fn lose_mongodb(driver: &WebDriver, call: &mut BrowserCall, ben: &WindowHandle) -> TestResult {
+    driver.switch_to_window(ben.clone()).await?;
+    call.world.mongod().process().freeze().await?;
+    tells(driver, "MongoDB does not answer.").await?;
+    says(driver, "Nobody can read this yet.").await?;
+    sees(driver, "Nobody can read this yet. (not stored yet)").await?;
+    call.world.mongod().process().thaw().await?;
+    sees(driver, "<i>Ben</i>: Nobody can read this yet.").await?;
+    shows(driver, "faults", "").await?;
+    assert_eq!(stored(call).await?, 5);
+    Ok(())
+}
+
+/// No summary can be announced without NATS: the page says so, and the summary comes once it is back.
+async fn lose_nats_and_hang_up(driver: &WebDriver, call: &mut BrowserCall, windows: [&WindowHandle; 2]) -> TestResult {
+    call.world.nats.process().kill().await?;
+    for window in windows {
         driver.switch_to_window(window.clone()).await?;
         // By keyboard alone.
         driver.find(By::Id("hang-up")).await?.send_keys(Key::Enter + "").await?;
+        shows(driver, "connection", "You have hung up").await?;
+        let focused = driver.active_element().await?.id().await?;
+        assert_eq!(focused.as_deref(), Some("summary-title"));
     }
-    for window in [&ann, &ben] {
+    tells(driver, "The summary has to wait: there is no connection to NATS").await?;
+    call.world.nats.start_again().await?;
+    shows(driver, "faults", "").await
+}
+
+async fn get_the_summary(driver: &WebDriver, call: &BrowserCall, windows: [&WindowHandle; 2]) -> TestResult {
+    for window in windows {
         driver.switch_to_window(window.clone()).await?;
         shows(driver, "progress", "The summary is here.").await?;
         let summary = driver.find(By::Id("summary")).await?.text().await?;
-        assert!(summary.contains("3 segments") && summary.contains("; complete."), "{summary}");
-        assert!(summary.contains("Ann") && summary.contains("Ben"), "{summary}");
+        assert!(summary.contains("5 segments") && summary.contains("; complete."), "{summary}");
+        assert!(summary.contains("Ann") && summary.contains(BEN), "{summary}");
         assert!(summary.contains("Questions"), "{summary}");
     }
     look(driver, "summary").await?;
-    assert_eq!(call.world.notifications().await?.len(), 1);
+    wait_until("the call is announced", LONG, || async {
+        let announced = call.world.notifications().await.map_err(|error| error.to_string())?.len();
+        if announced == 1 { Ok(()) } else { Err(format!("{announced} notifications")) }
+    })
+    .await?;
 
     let timeline = driver.find(By::Id("timeline")).await?.attr("href").await?.ok_or("no timeline")?;
+    let here = driver.current_url().await?;
     wait_until("the timeline is drawn", LONG, || async {
         driver.goto(&timeline).await.map_err(|error| error.to_string())?;
         let source = driver.source().await.map_err(|error| error.to_string())?;
         if source.contains("<svg") { Ok(()) } else { Err(source) }
     })
     .await?;
+    // Who opens the address again joins the next call.
+    driver.goto(call.address()).await?;
+    awaits(driver, "name").await?;
+    assert_ne!(driver.current_url().await?, here);
+    Ok(())
+}
+
+async fn stored(call: &BrowserCall) -> TestResult<u64> {
+    Ok(call.world.segments().count_documents(doc! {}).await?)
+}
+
+async fn awaits(driver: &WebDriver, id: &str) -> TestResult {
+    wait_until(format!("{id} is on the page"), LONG, || async {
+        driver.find(By::Id(id.to_owned())).await.map(|_| ()).map_err(|error| error.to_string())
+    })
+    .await?;
     Ok(())
 }
 
 /// Joins in the window that is shown, with the keyboard, and gives the window.
-async fn join(driver: &WebDriver, name: &str, picture: &str) -> TestResult<WindowHandle> {
-    wait_until(picture, LONG, || async {
-        driver.find(By::Id("name")).await.map(|_| ()).map_err(|error| error.to_string())
-    })
-    .await?;
-    look(driver, "join").await?;
+async fn join(driver: &WebDriver, name: &str) -> TestResult<WindowHandle> {
     driver.find(By::Id("name")).await?.send_keys(name.to_owned() + Key::Enter).await?;
     shows(driver, "connection", "Connected").await?;
     Ok(driver.window().await?)
@@ -105,11 +185,23 @@ async fn says(driver: &WebDriver, text: &str) -> TestResult {
     Ok(())
 }
 
+/// Waits until this line is among what is said, or among what is not stored yet.
 async fn sees(driver: &WebDriver, line: &str) -> TestResult {
     wait_until(format!("{line:?} is seen"), LONG, || async {
-        let said = driver.find(By::Id("said")).await.map_err(|error| error.to_string())?;
-        let text = said.text().await.map_err(|error| error.to_string())?;
+        let call = driver.find(By::Id("call")).await.map_err(|error| error.to_string())?;
+        let text = call.text().await.map_err(|error| error.to_string())?;
         if text.lines().any(|seen| seen == line) { Ok(()) } else { Err(text) }
+    })
+    .await?;
+    Ok(())
+}
+
+/// Waits until a fault begins so.
+async fn tells(driver: &WebDriver, beginning: &str) -> TestResult {
+    wait_until(format!("{beginning:?} is told"), LONG, || async {
+        let faults = driver.find(By::Id("faults")).await.map_err(|error| error.to_string())?;
+        let text = faults.text().await.map_err(|error| error.to_string())?;
+        if text.lines().any(|fault| fault.starts_with(beginning)) { Ok(()) } else { Err(text) }
     })
     .await?;
     Ok(())

@@ -1,58 +1,154 @@
-// A call in the browser: one WebSocket to the transcriber, by which segments go, and one stream of events from this page's
-// server, by which everybody's segments and the summary come.
+// A call in the browser. What is said here goes to the transcriber by a WebSocket. What everybody says, the summary and what is
+// wrong come from this page's server, as a stream of events.
 
-const FIRST_PAUSE_MS = 250;
-const LONGEST_PAUSE_MS = 5000;
-const KEEP_ALIVE_MS = 10_000;
+import { Client } from "./client.js";
+import { MAX_TEXT, connection, element, fault, faultsOfServers, segment, show, summary, textProblem, unsaved } from "./view.js";
+import { Memory, now } from "./memory.js";
 
-const element = (id) => document.getElementById(id);
-const settings = await (await fetch("settings.json")).json();
+const LISTEN_AGAIN_MS = 5000;
+const MAX_ID_BYTES = 256;
 
-// The address names the call: whoever opens it joins the same one.
 const address = new URL(location.href);
 const conversation = address.searchParams.get("conversation") ?? "try-out";
-const session = address.searchParams.get("session") ?? crypto.randomUUID();
-address.searchParams.set("conversation", conversation);
-address.searchParams.set("session", session);
-history.replaceState(null, "", address);
+const session = address.searchParams.get("session");
 const path = `${encodeURIComponent(conversation)}/${encodeURIComponent(session)}`;
+const memory = await Memory.open(path);
 
-// The transcriber knows a segment of this window again by client, epoch and id, so that it can be sent twice.
-const client = crypto.randomUUID();
-const unsaved = new Map();
-let socket;
-let pause = FIRST_PAUSE_MS;
-let hungUp = false;
-let nextId = 0;
+let client;
 let typingSince;
-let joinedAt;
+
+start();
+
+function start() {
+  if ([conversation, session].some((id) => id === "" || new TextEncoder().encode(id).length > MAX_ID_BYTES)) {
+    fault("address", `This address names no call: its ids must have 1 to ${MAX_ID_BYTES} bytes each.`);
+    show("join", false);
+    return;
+  }
+  if (memory.state.name !== undefined) {
+    // The page was loaded again in the middle of a call.
+    join(memory.state.name);
+  }
+}
 
 element("join").addEventListener("submit", (event) => {
   event.preventDefault();
   const name = element("name").value.trim();
   if (name === "") {
     element("name").focus();
-    return;
+  } else {
+    join(name);
   }
-  joinedAt = performance.now();
-  element("join").hidden = true;
-  element("call").hidden = false;
+});
+
+async function join(name) {
+  memory.state.name = name;
+  memory.keep();
+  show("join", false);
+  show("call", true);
   element("address").href = address;
   element("address").textContent = address;
-  element("text").focus();
-  connect(name);
-  listen();
-  keepAlive();
-});
+  unsaved(memory.state.unsaved);
+  if (memory.state.hungUp) {
+    showThatHungUp();
+  } else {
+    element("text").focus();
+  }
+  const settings = await load("settings.json");
+  listen(settings);
+  if (memory.state.hungUp && memory.toSend.length === 0) {
+    told.left();
+  } else {
+    connection("wait", "Connecting…");
+    client = new Client(transcriberAddress(settings.transcriber, name), memory, told);
+  }
+}
+
+function transcriberAddress(transcriber, name) {
+  const query = new URLSearchParams({ client: memory.state.client, epoch: "window", speaker: name });
+  const call = `conversations/${encodeURIComponent(conversation)}/sessions/${encodeURIComponent(session)}`;
+  return `${transcriber}/v1/${call}?${query}`;
+}
+
+// Asks until there is an answer.
+async function load(name) {
+  for (;;) {
+    try {
+      const settings = await (await fetch(name)).json();
+      fault("page");
+      return settings;
+    } catch {
+      fault("page", "This page's server cannot be reached. It is asked again.");
+      await new Promise((resolve) => setTimeout(resolve, LISTEN_AGAIN_MS));
+    }
+  }
+}
+
+// What the client of the transcriber tells.
+const told = {
+  connected() {
+    connection("open", "Connected");
+    fault("transcriber");
+    fault("refused");
+  },
+  away(reason, wasConnected) {
+    connection("away", "Not connected");
+    const why = reason === "" ? "The transcriber cannot be reached" : `The transcriber says: ${reason}`;
+    // The browser does not tell a page why a connection was never opened.
+    const remedy = wasConnected ? "" : ` Does it run, and does it allow this page (--allow-origin ${location.origin}) without a token?`;
+    fault("transcriber", `${why}. What you say is kept in this window, and sent when it answers again.${remedy}`);
+  },
+  left() {
+    connection("idle", "You have hung up");
+    fault("transcriber");
+  },
+  stored({ text }, index) {
+    segment({ index, speaker: memory.state.name, text }, memory.state.name);
+  },
+  refused(reason) {
+    fault("refused", `The transcriber says: ${reason}.`);
+  },
+  changed() {
+    unsaved(memory.state.unsaved);
+  },
+};
+
+// The browser connects this again by itself, unless the server refused it.
+function listen(settings) {
+  const events = new EventSource(`calls/${path}/events`);
+  const on = (name, then) => events.addEventListener(name, (event) => then(JSON.parse(event.data)));
+  on("segment", (said) => segment(said, memory.state.name));
+  on("summary", (stored) => summary(stored, settings.timelines ? `calls/${path}/timeline` : undefined));
+  on("faults", (faults) => {
+    fault("page");
+    faultsOfServers(faults);
+  });
+  events.addEventListener("error", () => {
+    faultsOfServers([]);
+    fault("page", "This page's server cannot be reached. What others say, and the summary, come when it is back.");
+    if (events.readyState === EventSource.CLOSED) {
+      setTimeout(() => listen(settings), LISTEN_AGAIN_MS);
+    }
+  });
+}
+
+function say(text, from) {
+  const segment = memory.say(text, from);
+  told.changed();
+  client?.say(segment);
+}
 
 element("text").addEventListener("input", () => {
   typingSince ??= now();
+  textProblem("");
 });
 
 element("speak").addEventListener("submit", (event) => {
   event.preventDefault();
   const text = element("text").value.trim();
-  if (text !== "") {
+  if (text.length > MAX_TEXT) {
+    textProblem(`This is ${text.length - MAX_TEXT} characters too long. Say it in parts of at most ${MAX_TEXT}.`);
+  } else if (text !== "") {
     say(text, typingSince ?? now());
     element("text").value = "";
   }
@@ -61,219 +157,54 @@ element("speak").addEventListener("submit", (event) => {
 });
 
 element("hang-up").addEventListener("click", () => {
-  hungUp = true;
-  recognition?.stop();
-  element("hang-up").disabled = true;
-  element("speak").hidden = true;
-  element("invitation").hidden = true;
-  element("after").hidden = false;
+  speech?.stop();
+  memory.hangUp();
+  client?.hangUp();
+  showThatHungUp();
   element("summary-title").focus();
-  if (socket.readyState === WebSocket.OPEN) {
-    socket.send(JSON.stringify({ type: "CloseStream" }));
+});
+
+function showThatHungUp() {
+  show("speak", false);
+  show("invitation", false);
+  show("after", true);
+}
+
+// What is said and not stored would be lost with the window.
+window.addEventListener("beforeunload", (event) => {
+  if (memory.toSend.length > 0) {
+    event.preventDefault();
   }
 });
 
-// Milliseconds since this window joined: the clock of its segments.
-function now() {
-  return Math.round(performance.now() - joinedAt);
-}
+// Some browsers understand speech. What they heard is sent as if it were typed.
+const speech = listenToSpeech(window.SpeechRecognition ?? window.webkitSpeechRecognition);
 
-function say(text, startMs) {
-  const segment = { id: String(nextId++), text, startMs, endMs: now() };
-  unsaved.set(segment.id, segment);
-  showUnsaved();
-  if (socket.readyState === WebSocket.OPEN) {
-    socket.send(JSON.stringify(segment));
+function listenToSpeech(Recognition) {
+  if (Recognition === undefined) {
+    return undefined;
   }
-}
-
-function connect(name) {
-  connection("wait", "Connecting…");
-  const query = new URLSearchParams({ client, epoch: "window", speaker: name });
-  const call = `conversations/${encodeURIComponent(conversation)}/sessions/${encodeURIComponent(session)}`;
-  const url = `${settings.transcriber}/v1/${call}?${query}`;
-  socket = new WebSocket(url);
-  socket.addEventListener("message", (event) => answered(JSON.parse(event.data)));
-  socket.addEventListener("close", (event) => {
-    if (hungUp && unsaved.size === 0) {
-      connection("idle", "You have hung up");
-      return;
-    }
-    const why = event.reason === "" ? "the transcriber cannot be reached" : event.reason;
-    connection("away", `Not connected: ${why}. Trying again…`);
-    setTimeout(() => connect(name), pause);
-    pause = Math.min(pause * 2, LONGEST_PAUSE_MS);
-  });
-}
-
-function answered(frame) {
-  switch (frame.type) {
-    case "ready":
-      pause = FIRST_PAUSE_MS;
-      connection("open", "Connected");
-      fault("");
-      for (const segment of unsaved.values()) {
-        socket.send(JSON.stringify(segment));
-      }
-      if (hungUp) {
-        socket.send(JSON.stringify({ type: "CloseStream" }));
-      }
-      break;
-    case "ack":
-      unsaved.delete(frame.id);
-      showUnsaved();
-      break;
-    case "error":
-      fault(`The transcriber says: ${frame.reason}`);
-      // It would be refused again.
-      if (!frame.retryable && frame.id !== undefined) {
-        unsaved.delete(frame.id);
-        showUnsaved();
-      }
-      break;
-  }
-}
-
-// A connection on which nothing comes counts as broken after a while.
-function keepAlive() {
-  setInterval(() => {
-    if (socket.readyState === WebSocket.OPEN) {
-      socket.send(JSON.stringify({ type: "KeepAlive" }));
-    }
-  }, KEEP_ALIVE_MS);
-}
-
-// The browser connects this again by itself.
-function listen() {
-  const events = new EventSource(`calls/${path}/events`);
-  events.addEventListener("segment", (event) => showSegment(JSON.parse(event.data)));
-  events.addEventListener("summary", (event) => showSummary(JSON.parse(event.data)));
-  events.addEventListener("fault", (event) => fault(event.data));
-  events.addEventListener("recovered", () => fault(""));
-  events.addEventListener("open", () => fault(""));
-  events.addEventListener("error", () => {
-    fault("This page's server cannot be reached: what others say, and the summary, come when it is back.");
-  });
-}
-
-function showSegment(segment) {
-  const said = element("said");
-  const id = `segment-${segment.index}`;
-  let item = document.getElementById(id);
-  if (item === null) {
-    item = document.createElement("li");
-    item.id = id;
-    item.dataset.index = segment.index;
-    const next = [...said.children].find((other) => Number(other.dataset.index ?? Infinity) > segment.index);
-    said.insertBefore(item, next ?? null);
-  }
-  item.replaceChildren(part("span", "who", segment.speaker ?? "Somebody"), ": ", part("span", "text", segment.text));
-  element("silence").hidden = true;
-  said.scrollTop = said.scrollHeight;
-}
-
-// What was sent and is not stored yet stands behind what is.
-function showUnsaved() {
-  const said = element("said");
-  said.querySelectorAll(".unsaved").forEach((item) => item.remove());
-  for (const segment of unsaved.values()) {
-    const item = part("li", "unsaved", "");
-    item.append(part("span", "text", segment.text), " ", part("span", "state", "(not stored yet)"));
-    said.append(item);
-  }
-}
-
-function showSummary(summary) {
-  const number = (count, one, many) => `${count} ${count === 1 ? one : many}`;
-  const page = element("summary");
-  page.replaceChildren();
-  const counted = number(summary.segments, "segment", "segments");
-  const complete = summary.complete ? "complete" : `not complete: ${summary.publishedSegments} were announced`;
-  page.append(part("p", "", `${counted}, ${number(summary.words, "word", "words")}; ${complete}.`));
-  if (summary.speakers.length > 0) {
-    page.append(speakers(summary.speakers));
-  }
-  quotes(page, "Longest turns", summary.longestTurns);
-  quotes(page, "Questions", summary.questions);
-  page.hidden = false;
-  element("progress").textContent = "The summary is here.";
-  if (settings.timelines) {
-    element("timeline").href = `calls/${path}/timeline`;
-    element("timeline").hidden = false;
-  }
-}
-
-function speakers(list) {
-  const table = document.createElement("table");
-  const head = table.createTHead().insertRow();
-  for (const [name, kind] of [["Speaker", ""], ["Words", "number"], ["Turns", "number"], ["Questions", "number"]]) {
-    const cell = part("th", kind, name);
-    cell.scope = "col";
-    head.append(cell);
-  }
-  const body = table.createTBody();
-  for (const speaker of list) {
-    const row = body.insertRow();
-    const name = part("th", "", speaker.speaker ?? "Somebody");
-    name.scope = "row";
-    row.append(name);
-    for (const count of [speaker.words, speaker.turns, speaker.questions]) {
-      row.append(part("td", "number", count));
-    }
-  }
-  return table;
-}
-
-function quotes(page, title, list) {
-  if (list.length === 0) {
-    return;
-  }
-  page.append(part("h3", "", title));
-  for (const quote of list) {
-    const block = document.createElement("blockquote");
-    block.append(part("strong", "", quote.speaker ?? "Somebody"), `: ${quote.text}`);
-    page.append(block);
-  }
-}
-
-function part(kind, name, text) {
-  const made = document.createElement(kind);
-  if (name !== "") {
-    made.className = name;
-  }
-  made.textContent = text;
-  return made;
-}
-
-function connection(state, text) {
-  element("connection").dataset.state = state;
-  element("connection").textContent = text;
-}
-
-function fault(text) {
-  element("fault").textContent = text;
-  element("fault").hidden = text === "";
-}
-
-// Some browsers listen; what they heard is sent as if it were typed.
-const Recognition = window.SpeechRecognition ?? window.webkitSpeechRecognition;
-const recognition = Recognition === undefined ? undefined : new Recognition();
-if (recognition !== undefined) {
+  const recognition = new Recognition();
   const button = element("microphone");
+  let isWanted = false;
   let startedAt;
-  button.hidden = false;
+  const want = (wanted) => {
+    isWanted = wanted;
+    button.setAttribute("aria-pressed", String(wanted));
+  };
   recognition.continuous = true;
   recognition.lang = navigator.language;
   recognition.addEventListener("speechstart", () => (startedAt = now()));
-  recognition.addEventListener("start", () => button.setAttribute("aria-pressed", "true"));
-  recognition.addEventListener("end", () => button.setAttribute("aria-pressed", "false"));
-  recognition.addEventListener("error", (event) => {
-    if (event.error !== "no-speech" && event.error !== "aborted") {
-      fault(`The browser cannot listen (${event.error}). You can type.`);
+  // It ends by itself after a while, also while somebody still wants to speak.
+  recognition.addEventListener("end", () => isWanted && recognition.start());
+  recognition.addEventListener("error", ({ error }) => {
+    if (error !== "no-speech" && error !== "aborted") {
+      want(false);
+      fault("microphone", `The browser cannot listen (${error}). You can type.`);
     }
   });
-  recognition.addEventListener("result", (event) => {
-    for (const result of [...event.results].slice(event.resultIndex)) {
+  recognition.addEventListener("result", ({ results, resultIndex }) => {
+    for (const result of [...results].slice(resultIndex)) {
       const text = result[0].transcript.trim();
       if (result.isFinal && text !== "") {
         say(text, startedAt ?? now());
@@ -282,10 +213,18 @@ if (recognition !== undefined) {
     }
   });
   button.addEventListener("click", () => {
-    if (button.getAttribute("aria-pressed") === "true") {
-      recognition.stop();
-    } else {
+    want(!isWanted);
+    fault("microphone");
+    if (isWanted) {
       recognition.start();
+    } else {
+      recognition.stop();
     }
   });
+  show("microphone", true);
+  const stop = () => {
+    want(false);
+    recognition.stop();
+  };
+  return { stop };
 }

@@ -24,7 +24,7 @@ pub struct CallPageArgs {
     #[arg(long, value_name = "HOST:PORT")]
     pub processor: Option<String>,
     /// File with the token of that processor
-    #[arg(long, env = "TRANSCRIPT_HTTP_TOKEN_FILE", value_name = "FILE", requires = "processor")]
+    #[arg(long, value_name = "FILE", requires = "processor")]
     pub token_file: Option<SecretFile>,
     /// Directory with the traces of a running processor (--record), of which timelines are drawn
     #[arg(long, value_name = "DIR")]

@@ -102,6 +102,8 @@ async fn stay(story: &Story) -> Result<()> {
     let call = BrowserCall::start(&empty_directory()?).await?;
     story.event("two servers, a processor, a transcriber and the page run");
     story.line(format!("  open this address in two windows, and hold a call: {}", call.address()));
+    let servers = call.world.environment().map(|(name, value)| format!("{name}={value}"));
+    story.line(format!("  for commands in another terminal: export {}", servers.join(" ")));
     story.line("  Ctrl-C ends all of it");
     tokio::signal::ctrl_c().await?;
     Ok(())
