@@ -27,7 +27,7 @@ use super::faults::Fault;
 /// How often the store is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
 /// How long a look may take before the store counts as away.
-const LOOK_WITHIN: Duration = Duration::from_secs(3);
+const LOOK_WITHIN: Duration = Duration::from_secs(2);
 /// One look in so many reads the whole call: a text that replaced an earlier one is found then. The others read its end.
 const WHOLE_LOOK_EVERY: u64 = 10;
 /// How many of the last segments the other looks read: saves of several transcribers can overtake each other.
@@ -105,7 +105,9 @@ impl CallEvents {
             }
             let answers = matches!(timeout(LOOK_WITHIN, self.look()).await, Ok(Ok(())));
             self.looks += 1;
-            let faults = faults(answers, &self.of_processor.borrow());
+            // A processor that cannot work keeps nobody from a summary that is there.
+            let of_processor = if self.summary.is_none() { self.of_processor.borrow().clone() } else { vec![] };
+            let faults = faults(answers, of_processor);
             // The first list is told also where it is empty: what the window was told before it connected again is over.
             if faults != self.faults || self.looks == 1 {
                 self.tell("faults", &json!(faults));
@@ -157,15 +159,16 @@ impl CallEvents {
 }
 
 /// What is wrong: what this process sees itself, and what the processor says. That MongoDB is away is told once.
-fn faults(mongodb_answers: bool, of_processor: &[Fault]) -> Vec<Fault> {
+fn faults(mongodb_answers: bool, mut of_processor: Vec<Fault>) -> Vec<Fault> {
     if mongodb_answers {
-        return of_processor.to_vec();
+        return of_processor;
     }
     let text = "MongoDB does not answer. What you say is kept in this window. It is stored, shown to others and summed up once \
         MongoDB answers.";
     let away = Fault { name: "mongodb_unreachable".to_owned(), text: text.to_owned() };
-    let others = of_processor.iter().filter(|fault| !fault.name.starts_with("mongodb_"));
-    std::iter::once(away).chain(others.cloned()).collect()
+    of_processor.retain(|fault| !fault.name.starts_with("mongodb_"));
+    of_processor.insert(0, away);
+    of_processor
 }
 
 #[cfg(test)]
@@ -176,7 +179,7 @@ mod tests {
     fn that_mongodb_is_away_is_told_once() {
         let fault = |name: &str| Fault { name: name.to_owned(), text: name.to_owned() };
         let names = |answers: bool, of_processor: &[Fault]| -> Vec<String> {
-            faults(answers, of_processor).into_iter().map(|fault| fault.name).collect()
+            faults(answers, of_processor.to_vec()).into_iter().map(|fault| fault.name).collect()
         };
         let of_processor = [fault("nats_unreachable"), fault("mongodb_cannot_write")];
         assert_eq!(names(true, &of_processor), ["nats_unreachable", "mongodb_cannot_write"]);
