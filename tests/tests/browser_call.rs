@@ -47,12 +47,22 @@ async fn hold(driver: &WebDriver, call: &mut BrowserCall) -> TestResult {
 
 /// Both open the same address, and see what the other says as it was typed.
 async fn begin(driver: &WebDriver, call: &BrowserCall) -> TestResult<(WindowHandle, WindowHandle)> {
+    let tools = ChromeDevTools::new(driver.handle.clone());
+    let hears = json!({ "source": HEARS });
+    tools.execute_cdp_with_params("Page.addScriptToEvaluateOnNewDocument", hears).await?;
     driver.goto(call.address()).await?;
     awaits(driver, "name").await?;
     look(driver, "join").await?;
     let ann = join(driver, "Ann").await?;
     says(driver, "Shall we begin?").await?;
     sees(driver, "Ann: Shall we begin?").await?;
+    let microphone = driver.find(By::Id("microphone")).await?;
+    for is_pressed in ["true", "false"] {
+        microphone.send_keys(" ").await?;
+        assert_eq!(microphone.attr("aria-pressed").await?.as_deref(), Some(is_pressed));
+    }
+    sees(driver, "Ann: This was heard.").await?;
+    driver.find(By::Id("text")).await?.focus().await?;
     let ben = driver.new_tab().await?;
     driver.switch_to_window(ben).await?;
     driver.goto(call.address()).await?;
@@ -89,12 +99,12 @@ async fn lose_the_transcriber(driver: &WebDriver, call: &mut BrowserCall, ann: &
     sees(driver, "Ann: I have loaded the page again.").await?;
     shows(driver, "connection", "Connected").await?;
     shows(driver, "faults", "").await?;
-    assert_eq!(stored(call).await?, 4);
+    assert_eq!(stored(call).await?, 5);
     // The page that is loaded again has everything, and sends nothing a second time.
     driver.refresh().await?;
     shows(driver, "connection", "Connected").await?;
     sees(driver, "<i>Ben</i>: <b>One moment</b>, please.").await?;
-    assert_eq!(driver.find_all(By::Css("#said li")).await?.len(), 4);
+    assert_eq!(driver.find_all(By::Css("#said li")).await?.len(), 5);
     Ok(())
 }
 
@@ -107,7 +117,7 @@ async fn lose_mongodb(driver: &WebDriver, call: &mut BrowserCall, ben: &WindowHa
     call.world.mongod().process().thaw().await?;
     sees(driver, "<i>Ben</i>: Nobody can read this yet.").await?;
     shows(driver, "faults", "").await?;
-    assert_eq!(stored(call).await?, 5);
+    assert_eq!(stored(call).await?, 6);
     Ok(())
 }
 
@@ -132,7 +142,7 @@ async fn get_the_summary(driver: &WebDriver, call: &BrowserCall, windows: [&Wind
         driver.switch_to_window(window.clone()).await?;
         shows(driver, "progress", "The summary is here.").await?;
         let summary = driver.find(By::Id("summary")).await?.text().await?;
-        assert!(summary.contains("5 segments") && summary.contains("; complete."), "{summary}");
+        assert!(summary.contains("6 segments") && summary.contains("; complete."), "{summary}");
         assert!(summary.contains("Ann") && summary.contains(BEN), "{summary}");
         assert!(summary.contains("Questions"), "{summary}");
     }
@@ -157,6 +167,20 @@ async fn get_the_summary(driver: &WebDriver, call: &BrowserCall, windows: [&Wind
     assert_ne!(driver.current_url().await?, here);
     Ok(())
 }
+
+/// A browser's recognition of speech, which hears one sentence whenever it begins to listen.
+const HEARS: &str = r#"
+window.SpeechRecognition = class extends EventTarget {
+  start() {
+    const result = Object.assign([{ transcript: " This was heard. " }], { isFinal: true });
+    this.dispatchEvent(new Event("speechstart"));
+    this.dispatchEvent(Object.assign(new Event("result"), { results: [result], resultIndex: 0 }));
+  }
+  stop() {
+    this.dispatchEvent(new Event("end"));
+  }
+};
+"#;
 
 async fn stored(call: &BrowserCall) -> TestResult<u64> {
     Ok(call.world.segments().count_documents(doc! {}).await?)

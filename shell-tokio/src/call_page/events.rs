@@ -186,4 +186,16 @@ mod tests {
         assert_eq!(names(false, &of_processor), ["mongodb_unreachable", "nats_unreachable"]);
         assert_eq!(names(true, &[]), [""; 0]);
     }
+
+    #[test]
+    fn a_segment_in_another_shape_hides_no_other() {
+        let read = |document: Document| Said::read(&document).map(|said| (said.index, said.speaker, said.text));
+        assert_eq!(
+            read(doc! { "index": 3, "speaker": "Ann", "text": "Yes." }),
+            Some((3, Some("Ann".to_owned()), "Yes.".to_owned()))
+        );
+        assert_eq!(read(doc! { "index": 3_i64, "speaker": 7, "text": "" }), Some((3, None, String::new())));
+        assert_eq!(read(doc! { "index": "3", "text": "Yes." }), None);
+        assert_eq!(read(doc! { "index": 3 }), None);
+    }
 }

@@ -474,6 +474,19 @@ fn a_transcriber_without_tokens_listens_on_loopback_only() {
 }
 
 #[test]
+fn a_call_page_listens_on_loopback_only_and_speaks_with_a_transcriber() {
+    let Command::CallPage(page) = command("call-page --listen [::1]:0 --transcriber wss://t.example/x") else {
+        panic!("it is call-page")
+    };
+    assert_eq!((page.args.listen.port(), page.args.transcriber.as_str()), (0, "wss://t.example/x"));
+    assert!(refusal("call-page --listen 0.0.0.0:8092").contains("must be a loopback address"));
+    for address in ["http://127.0.0.1:8090", "ws://", "127.0.0.1:8090"] {
+        assert!(refusal(&format!("call-page --transcriber {address}")).contains("URL of a transcriber"), "{address}");
+    }
+    assert!(refusal("call-page --token-file t").contains("--processor"));
+}
+
+#[test]
 fn a_nats_server_is_named_by_an_option() {
     let is_named = |line: &str| transcriber(line).nats.is_named;
     assert!(is_named("transcriber --nats-url nats://a"));
