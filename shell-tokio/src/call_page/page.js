@@ -44,6 +44,8 @@ element("join").addEventListener("submit", (event) => {
 async function join(name) {
   memory.state.name = name;
   memory.keep();
+  // So that the windows of one call can be told apart.
+  document.title = `${name} in a call`;
   show("join", false);
   show("call", true);
   element("address").href = address;
