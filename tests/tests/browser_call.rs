@@ -4,10 +4,7 @@ use std::{error::Error, path::Path, time::Duration};
 
 use mongodb::bson::doc;
 use serde_json::{Value, json};
-use thirtyfour::{
-    By, CapabilitiesHelper, ChromiumLikeCapabilities, DesiredCapabilities, WebDriver, WindowHandle,
-    extensions::cdp::ChromeDevTools, prelude::Key,
-};
+use thirtyfour::{By, ChromiumLikeCapabilities, DesiredCapabilities, WebDriver, WindowHandle, prelude::Key};
 use transcript_tests::{
     browser_call::{BrowserCall, Chromedriver, on_path},
     cargo,
@@ -47,9 +44,9 @@ async fn hold(driver: &WebDriver, call: &mut BrowserCall) -> TestResult {
 
 /// Both open the same address, and see what the other says as it was typed.
 async fn begin(driver: &WebDriver, call: &BrowserCall) -> TestResult<(WindowHandle, WindowHandle)> {
-    let tools = ChromeDevTools::new(driver.handle.clone());
+    let tools = driver.cdp();
     let hears = json!({ "source": HEARS });
-    tools.execute_cdp_with_params("Page.addScriptToEvaluateOnNewDocument", hears).await?;
+    tools.send_raw("Page.addScriptToEvaluateOnNewDocument", hears).await?;
     driver.goto(call.address()).await?;
     awaits(driver, "name").await?;
     look(driver, "join").await?;
@@ -244,21 +241,21 @@ async fn shows(driver: &WebDriver, id: &str, wanted: &str) -> TestResult {
 /// Looks at the page on a phone and at a desk, by day and by night: nothing is wider than the window, every field has a
 /// label, and the text stands out from its background. Keeps pictures in the target directory.
 async fn look(driver: &WebDriver, name: &str) -> TestResult {
-    let tools = ChromeDevTools::new(driver.handle.clone());
+    let tools = driver.cdp();
     let pictures = cargo::target_dir().join("call-page");
     std::fs::create_dir_all(&pictures)?;
     for width in WIDTHS {
         for scheme in ["light", "dark"] {
             let metrics = json!({ "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500 });
-            tools.execute_cdp_with_params("Emulation.setDeviceMetricsOverride", metrics).await?;
+            tools.send_raw("Emulation.setDeviceMetricsOverride", metrics).await?;
             let media = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
-            tools.execute_cdp_with_params("Emulation.setEmulatedMedia", media).await?;
+            tools.send_raw("Emulation.setEmulatedMedia", media).await?;
             let found: Value = driver.execute(CHECKS, vec![]).await?.convert()?;
             assert_eq!(found, json!([]), "{name} at {width}, {scheme}");
             driver.screenshot(&pictures.join(format!("{name}-{width}-{scheme}.png"))).await?;
         }
     }
-    tools.execute_cdp("Emulation.clearDeviceMetricsOverride").await?;
+    tools.send_raw("Emulation.clearDeviceMetricsOverride", json!({})).await?;
     Ok(())
 }
 
