@@ -13,10 +13,11 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use transcript_core::event::SessionEnded;
 use transcript_processor::{
+    call_page,
     cli::{
-        AuditArgs, CallsArgs, Command, ConvertArgs, DeadLettersCommand, MongodbArgs, NatsArgs, Offline, OnNats, Online,
-        Options, PauseArgs, PlayArgs, RecordingAction, RecordingArgs, RunArgs, SetupArgs, ShowArgs, StatusArgs, Stored,
-        TranscriberArgs,
+        AuditArgs, CallPageArgs, CallsArgs, Command, ConvertArgs, DeadLettersCommand, MongodbArgs, NatsArgs, Offline,
+        OnNats, Online, Options, PauseArgs, PlayArgs, RecordingAction, RecordingArgs, RunArgs, SetupArgs, ShowArgs,
+        StatusArgs, Stored, TranscriberArgs,
     },
     connect::{ConnectError, Logins, NatsConnection, connect_mongodb, connect_nats},
     error_line::error_line,
@@ -100,6 +101,7 @@ pub(super) async fn online(command: &Command, signals: &mut Signals) -> Done {
         Command::Play(online) => play(online, signals).await,
         Command::Show(stored) => show_summary(stored, signals).await,
         Command::Recording(on_nats) => recording(on_nats).await,
+        Command::CallPage(stored) => call_page(stored, signals).await,
         Command::DeadLetters(args) => dead_letters(&args.command, signals).await,
         Command::Audit(on) => {
             on_servers(on, signals, async |servers: Servers<'_>| audit(&servers, &on.args).await).await
@@ -298,6 +300,25 @@ async fn show_summary(Stored { args, mongodb, connect, .. }: &Stored<ShowArgs>, 
             writeln!(io::stdout().lock(), "{}", show::to_json(document))?;
         } else {
             print(&show::render(&document, textwrap::termwidth().min(WIDEST_SUMMARY))?)?;
+        }
+        Ok(Finding::Good)
+    })
+    .await
+}
+
+/// Serves the page on which people hold a call, until a signal comes.
+async fn call_page(stored: &Stored<CallPageArgs>, signals: &mut Signals) -> Done {
+    let logins = Logins::new(stored.login_timeout());
+    let ends = Ends { logins: &logins, signals };
+    on_mongodb(&stored.mongodb, stored.connect.timeout, ends, async |database: &Database, ends: Ends<'_>| {
+        let ready = |address: &str| print(address);
+        tokio::select! {
+            served = call_page::serve(&stored.args, database.clone(), ready) => served?,
+            (_, refused) = ends.first() => {
+                if refused.is_some() {
+                    return Ok(Finding::Bad);
+                }
+            }
         }
         Ok(Finding::Good)
     })

@@ -33,6 +33,7 @@
 //! - Nothing sleeps for a while and hopes: conditions are awaited ([`wait::wait_until`]), and a time passes only where it is
 //!   what is tested, such as the time for which a crashed processor stays down.
 
+pub mod browser_call;
 pub mod by_hand;
 pub mod calls;
 pub mod cargo;

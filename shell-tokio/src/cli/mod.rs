@@ -4,6 +4,7 @@
 //! those of the servers.
 
 mod audit;
+mod call_page;
 mod calls;
 mod convert;
 mod dead_letters;
@@ -31,6 +32,7 @@ use clap::{ArgMatches, FromArgMatches, Parser, Subcommand};
 use self::servers::AnyCommand;
 pub use self::{
     audit::{AuditArgs, Since},
+    call_page::CallPageArgs,
     calls::CallsArgs,
     convert::ConvertArgs,
     dead_letters::{
@@ -139,6 +141,14 @@ pub enum Command {
   transcript-processor recording deleted recording=tuesday reason=never-started
   transcript-processor recording watch --failures")]
     Recording(Box<OnNats<RecordingArgs>>),
+    /// Serve a page on which people hold a call in the browser, to try the system out; needs a transcriber
+    ///
+    /// Whoever opens the printed address in two windows can type a call, and speak where the browser can. It needs no login, and
+    /// so listens on loopback addresses only. It reads MongoDB, and writes nothing.
+    #[command(after_help = "Examples:
+  transcript-processor call-page
+  transcript-processor call-page --transcriber ws://127.0.0.1:8090 --traces /var/lib/traces")]
+    CallPage(Box<Stored<CallPageArgs>>),
     /// List, show, redrive or discard the calls that were given up
     ///
     /// A call that cannot be processed is kept in the stream, on transcription.dead-letter, with the reason. Nothing else is
@@ -290,6 +300,7 @@ impl Command {
             Self::Play(online) => &**online,
             Self::Show(stored) => &**stored,
             Self::Recording(on_nats) => &**on_nats,
+            Self::CallPage(stored) => &**stored,
             Self::DeadLetters(args) => args.command.any(),
             Self::Audit(online) => &**online,
             Self::Calls(online) => &**online,

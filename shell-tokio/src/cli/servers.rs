@@ -111,6 +111,14 @@ impl<A: Options> Online<A> {
     }
 }
 
+impl<A: Options> Stored<A> {
+    /// How long MongoDB may refuse the login; see [`Online::login_timeout`].
+    #[must_use]
+    pub fn login_timeout(&self) -> Duration {
+        self.args.login_timeout().unwrap_or(self.connect.timeout)
+    }
+}
+
 impl<A: Options> AnyCommand for Online<A> {
     fn check(&self, given: &mut Given<'_>) -> Result<(), String> {
         if self.args.connects() {
@@ -148,6 +156,10 @@ impl<A: Options> AnyCommand for Stored<A> {
 
     fn log(&self) -> LogArgs {
         self.log.clone()
+    }
+
+    fn is_service(&self) -> bool {
+        self.args.login_timeout().is_some()
     }
 }
 

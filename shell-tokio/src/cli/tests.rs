@@ -155,11 +155,11 @@ fn help_has_the_options_of_its_command_in_groups_and_examples_that_can_be_read()
         let help = help(&path);
         let offline = ["convert", "replay", "trace", "timeline", "completions", "man"].contains(&path.as_str());
         let has = |option: &str| help.contains(option);
-        assert_eq!(has("--nats-url"), !offline && path != "show", "{path}: {help}");
+        assert_eq!(has("--nats-url"), !offline && !["show", "call-page"].contains(&path.as_str()), "{path}: {help}");
         assert_eq!(has("--mongodb-uri"), !offline && path != "recording", "{path}: {help}");
         assert_eq!(has("Servers:"), !offline, "{path}: {help}");
         assert_eq!(has("--log-format"), !offline, "{path}: {help}");
-        assert_eq!(has("--login-timeout"), ["run", "transcriber"].contains(&&*path), "{path}: {help}");
+        assert_eq!(has("--login-timeout"), ["run", "transcriber", "call-page"].contains(&&*path), "{path}: {help}");
         assert!(help.lines().all(|line| line.chars().count() <= 120), "{path}: {help}");
         let usage = help.lines().find(|line| line.starts_with("Usage: ")).unwrap_or_default();
         assert!(usage.starts_with(&format!("Usage: transcript-processor {path}")), "{usage}");
@@ -478,6 +478,19 @@ fn a_transcriber_without_tokens_listens_on_loopback_only() {
     ] {
         refusal(&format!("transcriber {line}"));
     }
+}
+
+#[test]
+fn a_call_page_listens_on_loopback_only_and_speaks_with_a_transcriber() {
+    let Command::CallPage(page) = command("call-page --listen [::1]:0 --transcriber wss://t.example/x") else {
+        panic!("it is call-page")
+    };
+    assert_eq!((page.args.listen.port(), page.args.transcriber.as_str()), (0, "wss://t.example/x"));
+    assert!(refusal("call-page --listen 0.0.0.0:8092").contains("must be a loopback address"));
+    for address in ["http://127.0.0.1:8090", "ws://", "127.0.0.1:8090"] {
+        assert!(refusal(&format!("call-page --transcriber {address}")).contains("URL of a transcriber"), "{address}");
+    }
+    assert!(refusal("call-page --token-file t").contains("--processor"));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::{
     error::Error,
     fs,
     io::{self, BufWriter, Write},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use serde::Serialize;
@@ -134,30 +134,7 @@ fn json_lines<T: Serialize>(values: &[T]) -> Result<String, serde_json::Error> {
 /// [`Unreadable`], and writing.
 pub fn timeline(args: &TimelineArgs, warn: &dyn Fn(&str)) -> Done {
     args.output.as_deref().map_or(Ok(()), |path| refuse_to_overwrite(path, &args.traces))?;
-    let mut lines = TraceFiles::open(&args.traces.paths, warn).map_err(Unreadable::from)?;
-    let wanted = args.call.wanted()?;
-    let mut is_there = wanted.is_none();
-    let seen = lines.by_ref().inspect(|line| {
-        if let (false, Some(wanted), Ok(line)) = (is_there, &wanted, line) {
-            is_there = match line {
-                Line::Entry(entry) => is_about(&entry.said, wanted),
-                Line::TranscriberEntry(entry) => opens(&entry.said, wanted),
-                Line::Header(_) | Line::TranscriberHeader(_) => false,
-            };
-        }
-    });
-    let selection = Selection {
-        session_id: wanted.as_ref().map(|wanted| wanted.session_id.clone()),
-        conversation_id: wanted.as_ref().and_then(|wanted| wanted.conversation_id.clone()),
-        ..Selection::default()
-    };
-    let timeline = match Timeline::read(seen, &selection) {
-        Ok(timeline) => timeline,
-        Err(source) => return Err(unreadable(&lines, source).into()),
-    };
-    if let (false, Some(wanted)) = (is_there, &wanted) {
-        return Err(not_there(wanted));
-    }
+    let timeline = read_timeline(&args.traces.paths, args.call.wanted()?.as_ref(), warn)?;
     let drawn = match args.drawing()? {
         Drawing::Html => timeline.html(),
         Drawing::Svg => timeline.svg(),
@@ -174,6 +151,43 @@ pub fn timeline(args: &TimelineArgs, warn: &dyn Fn(&str)) -> Done {
             good(path.display().to_string())
         }
         None => good(drawn),
+    }
+}
+
+/// The page of one call, drawn from the traces in a directory, whose last lines may be about to be written.
+///
+/// # Errors
+///
+/// [`Unreadable`], and a call of which there is no trace.
+pub fn page(directory: &Path, conversation: &str, session: &str) -> Result<String, Box<dyn Error>> {
+    let wanted = Wanted { session_id: session.to_owned(), conversation_id: Some(conversation.to_owned()) };
+    Ok(read_timeline(&[directory.to_owned()], Some(&wanted), &|_| {})?.html())
+}
+
+fn read_timeline(paths: &[PathBuf], wanted: Option<&Wanted>, warn: &dyn Fn(&str)) -> Result<Timeline, Box<dyn Error>> {
+    let mut lines = TraceFiles::open(paths, warn).map_err(Unreadable::from)?;
+    let mut is_there = wanted.is_none();
+    let seen = lines.by_ref().inspect(|line| {
+        if let (false, Some(wanted), Ok(line)) = (is_there, wanted, line) {
+            is_there = match line {
+                Line::Entry(entry) => is_about(&entry.said, wanted),
+                Line::TranscriberEntry(entry) => opens(&entry.said, wanted),
+                Line::Header(_) | Line::TranscriberHeader(_) => false,
+            };
+        }
+    });
+    let selection = Selection {
+        session_id: wanted.map(|wanted| wanted.session_id.clone()),
+        conversation_id: wanted.and_then(|wanted| wanted.conversation_id.clone()),
+        ..Selection::default()
+    };
+    let timeline = match Timeline::read(seen, &selection) {
+        Ok(timeline) => timeline,
+        Err(source) => return Err(unreadable(&lines, source).into()),
+    };
+    match wanted {
+        Some(wanted) if !is_there => Err(not_there(wanted)),
+        Some(_) | None => Ok(timeline),
     }
 }
 

@@ -1,12 +1,15 @@
 //! `cargo demo`: three calls end, the processor is killed between saving a summary and announcing it, and every call is
 //! nevertheless announced once.
 //!
+//! `cargo demo --stay` tells nothing: it leaves all that runs which a call in the browser needs, and prints its address.
+//!
 //! Real servers, the real binary, the calls of `fixtures/transcripts`. Two of the calls are delivered through the sockets of a
 //! transcriber, which ends them; the segments of the third one are published late. Ends with code 1 where anything came out wrong. What
 //! happened is drawn on a page, which the demo names at its end.
 
 use std::{
     cell::Cell,
+    env,
     error::Error,
     fmt::Display,
     fs,
@@ -30,6 +33,7 @@ use transcript_core::{
     ids::{Key, Session},
 };
 use transcript_tests::{
+    browser_call::BrowserCall,
     calls::{Call, fixture},
     cargo,
     process_guard::Exit,
@@ -66,7 +70,15 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 #[tokio::main]
 async fn main() -> ExitCode {
     let story = Story::begin();
-    match tell(&story).await {
+    let told = match env::args().nth(1).as_deref() {
+        None => tell(&story).await,
+        Some("--stay") => match stay(&story).await {
+            Ok(()) => return ExitCode::SUCCESS,
+            Err(error) => Err(error),
+        },
+        Some(_) => Err("usage: cargo demo [--stay]".into()),
+    };
+    match told {
         Ok(problems) if problems.is_empty() => {
             story.heading("ALL WELL: every call has one summary and was announced once");
             ExitCode::SUCCESS
@@ -87,6 +99,21 @@ async fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Leaves servers, a processor, a transcriber and a page running, on which people hold a call in the browser.
+async fn stay(story: &Story) -> Result<()> {
+    story.heading("A call in the browser");
+    cargo::processor(cargo::Version::Product).await?;
+    story.event("the binary is built");
+    let call = BrowserCall::start(&empty_directory()?).await?;
+    story.event("two servers, a processor, a transcriber and the page run");
+    story.line(format!("  open this address in two windows, and hold a call: {}", call.address()));
+    let servers = call.world.environment().map(|(name, value)| format!("{name}={value}"));
+    story.line(format!("  for commands in another terminal: export {}", servers.join(" ")));
+    story.line("  Ctrl-C ends all of it");
+    tokio::signal::ctrl_c().await?;
+    Ok(())
 }
 
 /// Everything that came out wrong.
