@@ -83,6 +83,7 @@ impl Options for RunArgs {
         if self.http.address.is_none() {
             given.has_no_effect_without("http-token-file", "http")?;
             given.has_no_effect_without("metrics-of-the-broker", "http")?;
+            given.has_no_effect_without("page-content", "http")?;
         }
         if self.record.directory.is_none() {
             for id in ["record-content", "record-max-size", "record-max-age", "record-keep"] {

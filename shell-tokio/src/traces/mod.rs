@@ -182,6 +182,8 @@ fn is_about(said: &Said, wanted: &Wanted) -> bool {
             | Input::Exhausted(_)
             | Input::Consumer(_)
             | Input::Woken
+            | Input::Quiet
+            | Input::Resume
             | Input::Drain
             | Input::DeliveriesStopped,
         )

@@ -9,6 +9,7 @@ use thiserror::Error;
 use tokio::{
     net::TcpListener,
     sync::{mpsc, watch},
+    task::JoinSet,
     time::{Duration, sleep},
 };
 use transcript_transcriber::{Counters, Settings, SettingsError, StreamState, Transcriber};
@@ -27,6 +28,7 @@ use crate::{
     cli::{NatsArgs, Online, TranscriberArgs},
     connect::{ConnectError, LoginRefused, Logins, NatsConnection, connect_nats},
     error_line::error_line,
+    operate::processes::{self, Inner, Member},
     operate::setup::{self, SetupError, permissions::Refusals},
     service::{
         clock::Clock,
@@ -114,6 +116,10 @@ pub async fn run(
     let listening = tokio::spawn(listen::serve(listener, router, max, header, stopped));
     tracing::info!(name = &*settings.name, %address, "ready");
     let store = Store::new(database, args.limits.request_timeout);
+    let mut helpers = JoinSet::new();
+    let member = Member { name: settings.name.to_string(), clock: Clock::start(), inner: Inner::Transcriber };
+    let connected = stream.clone();
+    helpers.spawn(async move { processes::answer(connected.client().await, member).await });
     let driver = Driver::new(machine, &settings, Clock::start(), store, stream.clone());
     let (drain, mut drained) = mpsc::unbounded_channel();
     let ended = async {
@@ -126,6 +132,7 @@ pub async fn run(
     if let Ok(places) = listening.await {
         places.all_free(LAST_ANSWERS).await;
     }
+    drop(helpers);
     stream.flush().await;
     log_ended(&counters);
     refused.map_or(Ok(()), |refused| Err(refused.into()))

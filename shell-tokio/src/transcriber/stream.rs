@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use async_nats::{
-    HeaderMap, HeaderValue,
+    Client, HeaderMap, HeaderValue,
     connection::State,
     header::NATS_MESSAGE_ID,
     jetstream::{
@@ -71,6 +71,16 @@ impl Stream {
     pub fn connected(&self, connection: &NatsConnection, context: Context) {
         if self.context.set(context).is_ok() {
             tokio::spawn(watch_connection(connection.clone(), self.state.clone()));
+        }
+    }
+
+    /// The connection, once there is one.
+    pub async fn client(&self) -> Client {
+        loop {
+            if let Some(context) = self.context.get() {
+                return context.client();
+            }
+            sleep(LOOK).await;
         }
     }
 

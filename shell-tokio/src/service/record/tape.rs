@@ -144,6 +144,8 @@ fn weight(input: &Input) -> usize {
         | Input::Stale(_)
         | Input::Consumer(_)
         | Input::Woken
+        | Input::Quiet
+        | Input::Resume
         | Input::Drain
         | Input::DeliveriesStopped => 0,
     };
