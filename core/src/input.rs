@@ -10,7 +10,7 @@ use crate::{
     failure::Failure,
     ids::{EffectId, Session},
     micros,
-    summary::Segment,
+    summary::{Segment, Summary},
 };
 
 /// Everything that the core can be told.
@@ -34,6 +34,11 @@ pub enum Input {
     Consumer(ConsumerSettings),
     /// Time has passed; nothing else has happened.
     Woken,
+    /// Take no more deliveries until [`Input::Resume`]; finish what is in hand. A message that JetStream sends for a request
+    /// that was under way is in hand too.
+    Quiet,
+    /// The end of [`Input::Quiet`].
+    Resume,
     /// Take no more work and come to an end; see [`Settings::grace`](crate::Settings::grace). The core asks for
     /// [`Output::StopDeliveries`](crate::Output::StopDeliveries) first.
     Drain,
@@ -193,6 +198,9 @@ pub struct Stored {
     /// The last revision above 1 that was announced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revised: Option<u64>,
+    /// How often an operator had asked for the call to be processed again when it was built.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub reprocess: u64,
 }
 
 fn first_revision() -> u64 {
@@ -211,6 +219,14 @@ impl Stored {
     #[must_use]
     pub fn is_settled(&self, segments: u64) -> bool {
         self.notified.is_some() && !self.is_stale_with(segments)
+    }
+
+    /// Whether a save of this summary leaves the stored one as it is: that one is of more segments; or of as many, and made
+    /// for a later request to process the call again; or for the same one, and announced.
+    #[must_use]
+    pub fn is_ahead_of(&self, summary: &Summary) -> bool {
+        let (mine, other) = ((self.segments, self.reprocess), (summary.segments, summary.reprocess));
+        mine > other || (mine == other && self.notified.is_some())
     }
 
     /// Whether `segments` stored segments make a new summary due.

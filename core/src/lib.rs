@@ -31,7 +31,7 @@
 //!         Effect::Count { .. } => Report::Counted { segments: 0 },
 //!         Effect::Load { .. } => Report::Loaded(Page::default()),
 //!         Effect::Save { .. } => {
-//!             Report::Saved(Stored { segments: 0, complete: true, notified: None, revision: 1, revised: None })
+//!             Report::Saved(Stored { segments: 0, complete: true, notified: None, revision: 1, revised: None, reprocess: 0 })
 //!         }
 //!         Effect::Check { .. } => Report::Checked(None),
 //!         Effect::Publish { notification, .. } => {

@@ -141,8 +141,9 @@ pub enum Effect {
         /// How many segments the last count found.
         counted: u64,
     },
-    /// Store the summary unless one of more segments is stored, or an announced one of as many; keep a mark that is there,
-    /// and count the revision up where an announced summary is replaced: [`Report::Saved`](crate::Report::Saved), once it
+    /// Store the summary unless one is stored that is [ahead of it](crate::Stored::is_ahead_of); keep a mark that is there,
+    /// and the higher number of requests to process the call again, and count the revision up where an announced summary
+    /// is replaced: [`Report::Saved`](crate::Report::Saved), once it
     /// is on the journals of a majority.
     Save {
         /// The summary.

@@ -39,6 +39,8 @@ enum Step {
     },
     /// Lets the time pass to the next wake-up, so many times.
     Wake(u8),
+    Quiet,
+    Resume,
     Drain,
 }
 
@@ -73,6 +75,7 @@ fn step() -> impl Strategy<Value = Step> {
         ],
         20 => (prop_oneof![8 => 0..4_usize, 1 => 0..40_usize], what).prop_map(|(back, what)| Step::Report { back, what }),
         8 => (1..4_u8).prop_map(Step::Wake),
+        1 => prop::bool::ANY.prop_map(|quiet| if quiet { Step::Quiet } else { Step::Resume }),
         1 => prop::bool::weighted(0.1).prop_map(|drain| if drain { Step::Drain } else { Step::Wake(40) }),
     ]
 }
@@ -183,6 +186,8 @@ impl CheckedProcessor {
                 self.report(id, report(&effect, *what));
             }
             Step::Wake(times) => (0..*times).for_each(|_| self.wake()),
+            Step::Quiet => self.handle(Input::Quiet),
+            Step::Resume => self.handle(Input::Resume),
             Step::Drain => {
                 self.draining = true;
                 self.handle(Input::Drain);
@@ -445,6 +450,7 @@ fn report(effect: &Effect, what: ReportPick) -> Report {
                 notified: (variant == 3).then_some(Notified { stream_sequence: 1, at: WallTime::from_millis(0) }),
                 revision: u64::from(variant.max(1)),
                 revised: None,
+                reprocess: 0,
             }),
             Effect::Check { .. } => Report::Checked((variant > 0).then(|| Stored {
                 segments: 2,
@@ -452,6 +458,7 @@ fn report(effect: &Effect, what: ReportPick) -> Report {
                 notified: (variant == 3).then_some(Notified { stream_sequence: 1, at: WallTime::from_millis(0) }),
                 revision: 1,
                 revised: None,
+                reprocess: 0,
             })),
             // An earlier run may have announced less; nobody but this one announces revisions.
             Effect::Publish { notification: ours, .. } => Report::Published {

@@ -83,11 +83,13 @@ pub enum Bug {
     GivesBackTooSoon,
     /// A request is sent however long ago it was asked for.
     LateRequestSent,
+    /// A request to process a call again is taken for another end of the call.
+    AskedAgainIgnored,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 37] = [
         Self::InsertInsteadOfUpsert,
         Self::NoMessageId,
         Self::WindowOfTwoMinutes,
@@ -124,6 +126,7 @@ impl Bug {
         Self::AdvisoryBelieved,
         Self::GivesBackTooSoon,
         Self::LateRequestSent,
+        Self::AskedAgainIgnored,
     ];
 
     /// Whether bugs are compiled in.
@@ -182,6 +185,7 @@ impl fmt::Display for Bug {
             Self::AdvisoryBelieved => "advisory believed",
             Self::GivesBackTooSoon => "gives back too soon",
             Self::LateRequestSent => "late request sent",
+            Self::AskedAgainIgnored => "asked again ignored",
         })
     }
 }

@@ -152,6 +152,7 @@ impl Production {
                 notified: None,
                 revision: 1,
                 revised: None,
+                reprocess: 0,
             }),
             Effect::Check { .. } => Report::Checked(None),
             Effect::Publish { notification, .. } => {

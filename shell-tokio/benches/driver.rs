@@ -133,6 +133,7 @@ impl Servers for InstantServers {
                 notified: None,
                 revision: 1,
                 revised: None,
+                reprocess: 0,
             }),
             Effect::Check { .. } => Report::Checked(None),
             Effect::Mark { .. } => Report::Marked,

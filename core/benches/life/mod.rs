@@ -87,9 +87,14 @@ fn report(effect: &Effect, segments: &[Segment], pages: &mut Vec<Page>) -> Repor
     match effect {
         Effect::Count { .. } => Report::Counted { segments: counted },
         Effect::Load { .. } => Report::Loaded(pages.pop().expect("there is one for every job")),
-        Effect::Save { .. } => {
-            Report::Saved(Stored { segments: counted, complete: true, notified: None, revision: 1, revised: None })
-        }
+        Effect::Save { .. } => Report::Saved(Stored {
+            segments: counted,
+            complete: true,
+            notified: None,
+            revision: 1,
+            revised: None,
+            reprocess: 0,
+        }),
         Effect::Check { .. } => Report::Checked(None),
         Effect::Publish { notification, .. } => {
             Report::Published { stream_sequence: 1, segments: notification.segments }

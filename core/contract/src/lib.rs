@@ -52,6 +52,8 @@ pub const PROCESSOR_HEADER: &str = "Transcript-Processor";
 /// The most bytes that a dead letter has of a message that can never be processed. The stream keeps the message itself for
 /// as long as it keeps any; the dead letters of a flood of such messages must not take as much again.
 pub const DEAD_LETTER_BYTES: usize = 16 << 10;
+/// Where every process is asked how it stands. The stream's subjects do not cover it: nothing of this is stored.
+pub const PROCESSES_SUBJECT: &str = "transcript-processes";
 /// The collection of segments.
 pub const SEGMENTS_COLLECTION: &str = "transcriptsegments";
 /// The collection of summaries.
@@ -182,6 +184,19 @@ pub fn redrive_id(stream_sequence: u64) -> String {
     format!("redrive-{stream_sequence}")
 }
 
+/// `Nats-Msg-Id` of an end that asks for a call to be processed again, for the `number`th time: asking twice for the same
+/// time is asking once.
+#[must_use]
+pub fn reprocess_id(key: &Key, number: u64) -> String {
+    format!("{key}%p{number}")
+}
+
+/// Where the processes of this name are asked, and told what to do.
+#[must_use]
+pub fn process_subject(name: &str) -> String {
+    format!("{PROCESSES_SUBJECT}.{}", ids::subject_token(name))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -196,6 +211,8 @@ mod tests {
         let free = |taken| free_message_id(Announcement::Processed.message_id(&key), taken);
         assert_eq!([free(0), free(1), free(2)], ["c:s", "c:s%n", "c:s%n2"]);
         assert_eq!(redrive_id(7), "redrive-7");
+        assert_eq!(process_subject("host-a.example 7"), "transcript-processes.host-a%2Eexample%207");
+        assert_eq!(reprocess_id(&key, 2), "c:s%p2");
     }
 
     #[test]

@@ -87,7 +87,7 @@ impl Job {
     /// A job about a session that has more segments than its summary, which waits until it is the first of its key.
     pub(crate) fn stale(id: JobId, now: Time, key: Key, stale: StaleSummary) -> Self {
         let StaleSummary { session, published_segments, received_at } = stale;
-        let phase = Phase::Queued { call: SessionEnded { session, published_segments } };
+        let phase = Phase::Queued { call: SessionEnded { session, published_segments, reprocess: 0 } };
         Self { key: Some(key), ..Self::in_phase(id, now, received_at, phase) }
     }
 

@@ -389,10 +389,11 @@ impl Job {
     }
 
     /// An earlier job of the key is done. An end that was stored before that one loaded the segments, and announces no more
-    /// than it found, has nothing to add.
+    /// than it found, has nothing to add. A request to process the call again has: what that job loaded may not be stored.
     fn covered(&mut self, call: SessionEnded, outcome: Outcome) -> (Phase, Next) {
         let is_older = outcome.loaded_at.is_some_and(|loaded_at| self.ended_at <= loaded_at);
-        if !is_older || self.reply.is_none() || call.published_segments > outcome.segments {
+        let asks_again = call.reprocess > 0;
+        if !is_older || asks_again || self.reply.is_none() || call.published_segments > outcome.segments {
             return (Phase::Queued { call }, Next::Stay);
         }
         self.outcome = Some(Outcome { loaded_at: None, ..outcome });

@@ -125,6 +125,14 @@ impl Processor {
                 None
             }
             Input::Woken => None,
+            Input::Quiet => {
+                self.quiet();
+                None
+            }
+            Input::Resume => {
+                self.resume();
+                None
+            }
             Input::Drain => {
                 self.stop_deliveries();
                 None
@@ -191,13 +199,13 @@ impl Processor {
         let jobs = self.jobs.len().saturating_sub(self.exhausted);
         let working = jobs.saturating_sub(self.acknowledging + self.queued);
         match self.stage {
-            Stage::Stopping { .. } | Stage::Draining { .. } | Stage::LastMoment { .. } => 0,
+            Stage::Quiet | Stage::Stopping { .. } | Stage::Draining { .. } | Stage::LastMoment { .. } => 0,
             Stage::Running => most.saturating_sub(working).min(most.saturating_mul(4).saturating_sub(jobs)),
         }
     }
 
     /// How many deliveries it has taken and wants, all together since the start. It is the one number by which a shell asks
-    /// for more: it grows only, but where the processor drains.
+    /// for more: it grows only, but where the processor is quiet or drains.
     #[must_use]
     pub fn allowance(&self) -> u64 {
         let Counters { delivered, overflowed, .. } = &self.counters;
@@ -260,7 +268,13 @@ impl Processor {
     /// Whether it has been told to come to an end.
     #[must_use]
     pub fn is_draining(&self) -> bool {
-        self.stage != Stage::Running
+        !matches!(self.stage, Stage::Running | Stage::Quiet)
+    }
+
+    /// Whether it takes no deliveries until it is told to go on.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.stage == Stage::Quiet
     }
 
     fn report(&mut self, effect: EffectId, report: Report) -> Option<JobId> {
@@ -335,7 +349,11 @@ impl Processor {
             Stage::Stopping { until } if until <= self.now => self.drain(),
             Stage::Draining { until } if until <= self.now => self.end_grace(),
             Stage::LastMoment { until } if until <= self.now => self.abandon(),
-            Stage::Running | Stage::Stopping { .. } | Stage::Draining { .. } | Stage::LastMoment { .. } => {}
+            Stage::Running
+            | Stage::Quiet
+            | Stage::Stopping { .. }
+            | Stage::Draining { .. }
+            | Stage::LastMoment { .. } => {}
         }
     }
 

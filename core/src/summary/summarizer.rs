@@ -101,6 +101,7 @@ impl Summarizer {
             session: session.clone(),
             segments: self.segments,
             published_segments,
+            reprocess: 0,
             complete: self.segments >= published_segments,
             words: self.words,
             damaged: self.damaged,

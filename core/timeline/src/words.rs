@@ -105,6 +105,7 @@ pub(super) fn delivered(delivery: &Delivery) -> (String, String) {
     let label = if *attempt > 1 { format!("delivery, attempt {attempt}") } else { "delivery".to_owned() };
     let age = span(delivery.received_at.since(delivery.stored_at));
     let what = match SessionEnded::parse(&delivery.payload.0) {
+        Ok(ended) if ended.reprocess > 0 => format!("{} is to be processed again", ended.session.key()),
         Ok(ended) => format!("{} ended with {}", ended.session.key(), segments(ended.published_segments)),
         Err(rejection) => format!("a payload that can never be processed, {rejection}"),
     };
@@ -118,6 +119,10 @@ pub(super) fn delivered(delivery: &Delivery) -> (String, String) {
 pub(super) fn ended(delivery: &Delivery) -> (String, String) {
     let sequence = delivery.stream_sequence;
     match SessionEnded::parse(&delivery.payload.0) {
+        Ok(ended) if ended.reprocess > 0 => (
+            "asked for again".to_owned(),
+            format!("message {sequence} is stored: {} is to be processed again", ended.session.key()),
+        ),
         Ok(ended) => (
             format!("ended, {}", segments(ended.published_segments)),
             format!(

@@ -192,6 +192,8 @@ impl<W: Write> Cutting<'_, W> {
         let Some(part) = &mut self.part else { return false };
         match input {
             Input::Reported { effect, .. } => part.jobs.contains(&effect.job),
+            // Whether other calls are taken makes no difference to this one.
+            Input::Quiet | Input::Resume => false,
             Input::Drain | Input::DeliveriesStopped => {
                 let is_seen = part.begun && self.recorder.as_ref().is_some_and(|recorder| recorder.in_flight() > 0);
                 if !is_seen {
@@ -277,6 +279,12 @@ fn about(wanted: &Wanted, messages: &mut BTreeMap<u64, Session>, input: &Input) 
         }
         Input::Stale(stale) => wanted.is(&stale.session).then(|| stale.session.clone()),
         Input::Exhausted(exhausted) => messages.get(&exhausted.stream_sequence).cloned(),
-        Input::Reported { .. } | Input::Consumer(_) | Input::Woken | Input::Drain | Input::DeliveriesStopped => None,
+        Input::Reported { .. }
+        | Input::Consumer(_)
+        | Input::Woken
+        | Input::Quiet
+        | Input::Resume
+        | Input::Drain
+        | Input::DeliveriesStopped => None,
     }
 }

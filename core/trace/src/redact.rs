@@ -26,9 +26,9 @@ struct Labels {
 }
 
 /// The fields of an end that the contract names.
-const FIELDS: [&str; 3] = ["conversationId", "sessionId", "publishedSegments"];
-/// The one of them that is kept where it is a number.
-const COUNT: &str = "publishedSegments";
+const FIELDS: [&str; 4] = ["conversationId", "sessionId", "publishedSegments", "reprocess"];
+/// Those of them that are kept where they are numbers.
+const COUNTS: [&str; 2] = ["publishedSegments", "reprocess"];
 /// Those of them that are kept where they can be ids.
 const IDS: [&str; 2] = ["conversationId", "sessionId"];
 
@@ -54,6 +54,8 @@ impl Redaction {
             | Input::Stale(_)
             | Input::Consumer(_)
             | Input::Woken
+            | Input::Quiet
+            | Input::Resume
             | Input::Drain
             | Input::DeliveriesStopped => input,
         }
@@ -127,7 +129,7 @@ fn payload(payload: &Payload) -> Payload {
         Ok(Value::Object(fields)) => {
             let kept = fields.into_iter().map(|(name, value)| {
                 let name = if FIELDS.contains(&name.as_str()) { name } else { summary::shape(&name) };
-                if name == COUNT && value.is_number() {
+                if COUNTS.contains(&name.as_str()) && value.is_number() {
                     return (name, value);
                 }
                 let is_id = value.as_str().is_some_and(|id| id.len() <= MAX_ID_BYTES) && IDS.contains(&name.as_str());

@@ -404,7 +404,12 @@ impl Counting {
             Input::Exhausted(exhausted) => self.begin(id, None, None, exhausted.attempts),
             Input::Stale(stale) => self.begin(id, Some(stale.session), None, 0),
             Input::Reported { report, .. } => self.reported(id, &report),
-            Input::Consumer(_) | Input::Woken | Input::Drain | Input::DeliveriesStopped => {}
+            Input::Consumer(_)
+            | Input::Woken
+            | Input::Quiet
+            | Input::Resume
+            | Input::Drain
+            | Input::DeliveriesStopped => {}
         }
     }
 

@@ -14,7 +14,7 @@ use transcript_trace::Reader;
 
 use super::{
     MOST_SEGMENTS,
-    story::{Came, StepEvent, Story, server},
+    story::{Came, EndTold, StepEvent, Story, server},
 };
 use crate::{
     plan::{
@@ -166,10 +166,11 @@ impl Rebuilt {
                 text: segment.map_or_else(|| "Yes.".to_owned(), |segment| segment.text.clone()),
             }
         });
-        let ends = story.ends.values().filter(|end| end.redrive_of.is_none()).map(|end| End {
-            at_ms: self.at_ms(end.stored_at.min(end.first_delivered_at)),
-            payload: EndPayload::Announces(end.published_segments),
-        });
+        let ends = story
+            .ends
+            .values()
+            .filter(|end| end.redrive_of.is_none())
+            .map(|end| End { at_ms: self.at_ms(end.stored_at.min(end.first_delivered_at)), payload: payload(end) });
         let refused = story.steps.iter().any(|step| {
             let refusal = Came::Failed(FailureKind::Rejected);
             matches!(step.what, StepEvent::Reported { kind: EffectPattern::Of(EffectKind::Save), came, .. } if came == refusal)
@@ -191,10 +192,10 @@ impl Rebuilt {
         self.plan.chores = chores.collect();
         if self.plan.calls.iter().all(|call| call.ends.is_empty()) {
             // Nothing is known of the end that the dead letter was made from: this one stands for it.
-            let end = ends.values().next().map(|end| End {
-                at_ms: self.at_ms(end.stored_at.min(end.first_delivered_at)),
-                payload: EndPayload::Announces(end.published_segments),
-            });
+            let end = ends
+                .values()
+                .next()
+                .map(|end| End { at_ms: self.at_ms(end.stored_at.min(end.first_delivered_at)), payload: payload(end) });
             self.plan.chores.clear();
             self.plan.calls.iter_mut().for_each(|call| call.ends.extend(end.clone()));
         }
@@ -353,6 +354,13 @@ impl Story {
     /// When a story of the simulator begins.
     pub(super) fn origin(&self) -> i64 {
         self.processes.iter().map(|process| process.started_at).min().unwrap_or(0)
+    }
+}
+
+fn payload(end: &EndTold) -> EndPayload {
+    match end.reprocess {
+        0 => EndPayload::Announces(end.published_segments),
+        request => EndPayload::AsksAgain { announces: end.published_segments, request },
     }
 }
 

@@ -37,6 +37,8 @@ pub(super) struct Story {
 #[derive(Debug, Clone)]
 pub(super) struct EndTold {
     pub(super) published_segments: u64,
+    /// Which request to process the call again it is; 0 for none.
+    pub(super) reprocess: u64,
     /// In microseconds since the Unix epoch, as all moments of a story.
     pub(super) stored_at: i64,
     pub(super) first_delivered_at: i64,
@@ -380,6 +382,8 @@ impl Reading<'_> {
                 | Input::Reported { .. }
                 | Input::Consumer(_)
                 | Input::Woken
+                | Input::Quiet
+                | Input::Resume
                 | Input::DeliveriesStopped,
                 _,
             ) => {}
@@ -399,6 +403,7 @@ impl Reading<'_> {
         }
         let told = EndTold {
             published_segments: ended.published_segments,
+            reprocess: ended.reprocess,
             stored_at: micros(stored_at),
             first_delivered_at: at,
             redrive_of,

@@ -184,6 +184,13 @@ pub enum EndPayload {
     Announces(u64),
     /// The same, published under the message id that the call's notification will have.
     Claims(u64),
+    /// An operator asks for the call to be processed again, because somebody has corrected it.
+    AsksAgain {
+        /// How many segments are announced.
+        announces: u64,
+        /// How often that was asked for, this time included.
+        request: u64,
+    },
     /// These bytes, which no processor can take.
     Malformed(String),
 }

@@ -12,7 +12,8 @@
 //! | `SummaryIsWhatItsSegmentsGive` | a saved summary is what the pages that its job loaded give |
 //! | `WhatCameInTheQuietPeriodIsCounted` | a summary has every segment that was stored in the quiet period after the end and not lost since |
 //! | `AMarkThatIsReportedIsStored` | a processor that is told that its mark is written finds it on the summary |
-//! | `AMarkedSummaryStaysUntilItIsStale` | only one of more segments replaces it, as the next revision, and keeps its marks |
+//! | `AMarkedSummaryStaysUntilItIsStale` | only one of more segments, or one that was asked for, replaces it, as the next revision, and keeps its marks |
+//! | `ARequestIsAnsweredByARevision` | an operator who asks for a call again gets a new summary, announced as a revision |
 //! | `ARevisionIsAnnouncedOnce` | and only where that is asked for, and never before it is stored |
 //! | `EveryStaleSummaryIsRevised` | where it is asked for, when the world has been whole for long enough |
 //! | `WhatIsStoredIsAnnounced` | where revisions are asked for, nobody misses segments of an announced summary |
@@ -87,6 +88,7 @@ pub(crate) fn all() -> Vec<Box<dyn Property>> {
         Box::new(summarised::WhatCameInTheQuietPeriodIsCounted),
         Box::<summarised::AMarkThatIsReportedIsStored>::default(),
         Box::new(revised::AMarkedSummaryStaysUntilItIsStale),
+        Box::<revised::ARequestIsAnsweredByARevision>::default(),
         Box::<revised::ARevisionIsAnnouncedOnce>::default(),
         Box::<revised::WhatIsStoredIsAnnounced>::default(),
         Box::new(revised::EveryStaleSummaryIsRevised),

@@ -41,14 +41,14 @@ pub use self::{
     definition::{Refusal, definition, unknown_variables},
     given::Given,
     log::{LogArgs, LogFormat},
-    monitor::{HttpArgs, PauseArgs, ResumeArgs, StatusArgs, TranscriberHttpArgs},
+    monitor::{HttpArgs, PauseArgs, QuietArgs, ResumeArgs, StatusArgs, TranscriberHttpArgs},
     play::PlayArgs,
     recording::{RecordingAction, RecordingArgs, WatchArgs},
     reference::{CompletionsArgs, ManArgs},
     run::{AnnounceSettings, RecordArgs, RunArgs, RunSettings},
     servers::{ConnectArgs, MongodbArgs, NatsArgs, OnNats, Online, Options, Stored},
     setup::SetupArgs,
-    show::{CallArgs, ShowArgs},
+    show::{CallArgs, ReprocessArgs, ShowArgs},
     source::{CuesArg, LabelsArg, SourceArgs},
     stream::{StreamSettings, StreamValues},
     traces::{Drawing, ReplayArgs, TimelineArgs, TraceArgs, TracePaths, TracedCallArgs},
@@ -192,6 +192,22 @@ pub enum Command {
     #[command(after_help = "Examples:
   transcript-processor resume")]
     Resume(Box<Online<ResumeArgs>>),
+    /// Have one processor take no more calls; it finishes those in hand, and goes on with --off
+    ///
+    /// It lasts until --off or until the process ends: a new one takes calls. Exit code 1 where nobody answers to the name.
+    #[command(after_help = "Examples:
+  transcript-processor quiet host-a-4711
+  transcript-processor quiet host-a-4711 --off")]
+    Quiet(Box<OnNats<QuietArgs>>),
+    /// Process a call again, because somebody has corrected its transcript; the new summary is announced as a revision
+    ///
+    /// A processor reads the segments again, replaces the summary also where the number of segments is the same, and
+    /// publishes transcript.revised, with --revise or without. A summary never goes back: where fewer segments are stored
+    /// than it counts, nothing is asked for. Asking again before it is done is the same request.
+    #[command(after_help = "Examples:
+  transcript-processor reprocess olive-oil:2024-11-05
+  transcript-processor reprocess olive-oil 2024-11-05 --json")]
+    Reprocess(Box<Online<ReprocessArgs>>),
     /// A command that connects to no server.
     #[command(flatten)]
     Offline(Offline),
@@ -307,6 +323,8 @@ impl Command {
             Self::Status(online) => &**online,
             Self::Pause(online) => &**online,
             Self::Resume(online) => &**online,
+            Self::Quiet(on_nats) => &**on_nats,
+            Self::Reprocess(online) => &**online,
             Self::Offline(offline) => offline,
         }
     }

@@ -76,6 +76,7 @@ impl Options for RunArgs {
         if self.http.address.is_none() {
             given.has_no_effect_without("http-token-file", "http")?;
             given.has_no_effect_without("metrics-of-the-broker", "http")?;
+            given.has_no_effect_without("page-content", "http")?;
         }
         self.record.check(given)
     }

@@ -10,18 +10,22 @@
 //! | [`otlp`] | each job and its steps as spans for OpenTelemetry |
 //! | [`recent`] | the last eight hours, minute by minute |
 //! | [`http`] | the listener and its routes |
+//! | `actions` | what an operator can do on the page |
+//! | `session` | a call that is looked up |
 //! | [`terminal`] | `status` as a text, and how it is fetched from a running processor |
 //! | [`transcriber`] | health, readiness and metrics of a transcriber |
 //!
 //! No number is kept twice: the core counts, and is asked when somebody looks ([`Asker`]). Nothing here can hold up a call:
 //! a question waits for its answer, never the loop for a question.
 
+mod actions;
 pub mod finding;
 pub mod http;
 pub mod metrics;
 pub mod otlp;
 pub mod recent;
 pub mod servers;
+mod session;
 pub mod status;
 pub mod terminal;
 pub mod transcriber;
@@ -31,6 +35,7 @@ use std::{
     time::Duration,
 };
 
+use async_nats::jetstream::Context;
 use mongodb::Database;
 use tokio::{sync::watch, task::JoinSet};
 
@@ -68,6 +73,8 @@ pub struct Parts {
     pub spans: Option<SpanCounts>,
     /// Its recorder, where there is one.
     pub recorder: Option<Arc<RecorderHealth>>,
+    /// The stream, for what operators ask on the page.
+    pub jetstream: Context,
     /// The store, to look sessions up.
     pub database: Database,
 }

@@ -16,12 +16,13 @@ use crate::{
     error_line::error_line,
     monitor::{
         Monitor, Parts,
-        http::{self, Settings as HttpSettings},
+        http::{self, PageContent, Settings as HttpSettings},
         metrics::Broker,
         otlp::{LAST_SPANS, Spans},
         servers::Looker,
     },
     operate::history::{History, HistoryError},
+    operate::processes::{self, Inner, Member},
     operate::setup::{self, Api, SetupError, permissions::Permissions},
     secret::{Secret, SecretFile},
     service::clock::Clock,
@@ -235,14 +236,18 @@ pub async fn drive(
     };
     let watchdog = Watchdog::start(turns.clone(), report).map_err(RunError::Watchdog)?;
     let (asker, questions) = questions();
+    let inner = Inner::Processor { asker: asker.clone(), inputs: reports };
+    finders.spawn(processes::answer(client.clone(), Member { name: name.to_string(), clock, inner }));
     let (spans, counts, exporter) = match spans {
         Some(Spans { recorder, counts, exporter, .. }) => (Some(recorder), Some(counts), Some(exporter)),
         None => (None, None, None),
     };
     if let Some((listener, settings)) = http {
         let recorder = recording.as_ref().map(Recording::health);
-        let parts = Parts { name, clock, asker, health, batches, spans: counts, recorder, database: database.clone() };
-        let monitor = Monitor::start(parts, Looker::new(jetstream, database, clock), &mut finders);
+        let (jetstream, database) = (jetstream.clone(), database.clone());
+        let parts = Parts { name, clock, asker, health, batches, spans: counts, recorder, jetstream, database };
+        let looker = Looker::new(&parts.jetstream, &parts.database, clock);
+        let monitor = Monitor::start(parts, looker, &mut finders);
         finders.spawn(http::serve(listener, monitor, settings));
     }
     let driver = Driver {
@@ -283,7 +288,8 @@ async fn listen(args: &RunArgs) -> Result<Option<(TcpListener, HttpSettings)>, R
     let Some(address) = args.http.address else { return Ok(None) };
     let token = args.http.token_file.as_ref().map(read_token).transpose()?;
     let broker = if args.http.broker { Broker::Told } else { Broker::Left };
-    let settings = HttpSettings { token, broker };
+    let content = if args.http.content { PageContent::Shown } else { PageContent::Hidden };
+    let settings = HttpSettings { token, broker, content };
     let listener = http::bind(address, &settings).await.map_err(|source| RunError::Http { address, source })?;
     Ok(Some((listener, settings)))
 }

@@ -223,6 +223,8 @@ fn is_about(said: &Said, wanted: &Wanted) -> bool {
             | Input::Exhausted(_)
             | Input::Consumer(_)
             | Input::Woken
+            | Input::Quiet
+            | Input::Resume
             | Input::Drain
             | Input::DeliveriesStopped,
         )

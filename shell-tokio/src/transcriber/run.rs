@@ -30,6 +30,7 @@ use crate::{
     connect::{ConnectError, LoginRefused, Logins, NatsConnection, connect_nats},
     error_line::error_line,
     monitor::{self, metrics::Broker, transcriber::Watched},
+    operate::processes::{self, Inner, Member},
     operate::setup::{self, SetupError, permissions::Refusals},
     service::{
         clock::Clock,
@@ -132,6 +133,10 @@ pub async fn run(
     systemd::tell(systemd::State::Ready);
     let store = Store::new(database, args.limits.request_timeout);
     let clock = Clock::start();
+    let mut helpers = JoinSet::new();
+    let member = Member { name: settings.name.to_string(), clock, inner: Inner::Transcriber };
+    let connected = stream.clone();
+    helpers.spawn(async move { processes::answer(connected.connected().await, member).await });
     let (tape, recording) = record(online, database, &stream, &settings, clock).await?.unzip();
     let driver = Driver::new(machine, &settings, clock, store, stream.clone(), questions, tape);
     let (drain, mut drained) = mpsc::unbounded_channel();
@@ -146,6 +151,7 @@ pub async fn run(
     if let Ok(places) = listening.await {
         places.all_free(LAST_ANSWERS).await;
     }
+    drop(helpers);
     stream.flush().await;
     if let Some(recording) = recording {
         recording.finish().await;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use async_nats::{
-    HeaderMap, HeaderValue,
+    Client, HeaderMap, HeaderValue,
     connection::State,
     header::NATS_MESSAGE_ID,
     jetstream::{
@@ -84,6 +84,16 @@ impl Stream {
     #[must_use]
     pub fn client(&self) -> Option<async_nats::Client> {
         self.context.get().map(Context::client)
+    }
+
+    /// The connection, once there is one.
+    pub async fn connected(&self) -> Client {
+        loop {
+            if let Some(context) = self.context.get() {
+                return context.client();
+            }
+            sleep(LOOK).await;
+        }
     }
 
     /// Writes what is still to be written.

@@ -324,7 +324,8 @@ pub(super) const AT_ONCE: ExpectedEffect<'_> = Nak(Duration::ZERO);
 pub(super) const LATER: ExpectedEffect<'_> = Nak(Duration::from_secs(30));
 /// What comes to nothing is a dead letter before it is terminated.
 pub(super) const DEAD_LETTERED: Report = Report::DeadLettered { stream_sequence: 9 };
-pub(super) const STORED: Stored = Stored { segments: 2, complete: true, notified: None, revision: 1, revised: None };
+pub(super) const STORED: Stored =
+    Stored { segments: 2, complete: true, notified: None, revision: 1, revised: None, reprocess: 0 };
 pub(super) const NOTIFIED: Option<Notified> = Some(Notified { stream_sequence: 4, at: WallTime::from_millis(1) });
 
 pub(super) fn delivery(sequence: u64, attempt: u64, payload: &[u8]) -> Delivery {
@@ -342,6 +343,11 @@ pub(super) fn delivery(sequence: u64, attempt: u64, payload: &[u8]) -> Delivery 
 
 pub(super) fn ended(session: &str, published: u64) -> String {
     format!(r#"{{"conversationId":"c","sessionId":"{session}","publishedSegments":{published}}}"#)
+}
+
+/// The end by which an operator asks for the call to be processed again.
+pub(super) fn asked_again(session: &str, request: u64) -> String {
+    format!(r#"{{"conversationId":"c","sessionId":"{session}","publishedSegments":2,"reprocess":{request}}}"#)
 }
 
 pub(super) fn dead_letter(bench: &Bench) -> Arc<DeadLetter> {

@@ -180,6 +180,16 @@ impl<'a> Reading<'a> {
                 self.say(job, Saying { from: Lane::Store, to: self.lane(), kind: StepKind::Message, label, text });
             }
             (Input::Reported { effect, report }, _) => self.reported(*effect, report),
+            (Input::Quiet, _) => {
+                let now = self.now();
+                let text = "is told to be quiet: it takes no more deliveries until it is told to go on".to_owned();
+                self.say_in_general(now, StepKind::Remark, "quiet".to_owned(), text);
+            }
+            (Input::Resume, _) => {
+                let now = self.now();
+                let text = "is told to go on: it takes deliveries again".to_owned();
+                self.say_in_general(now, StepKind::Remark, "goes on".to_owned(), text);
+            }
             (Input::Drain, _) => {
                 let now = self.now();
                 let text = "is told to come to an end: it takes no more work".to_owned();

@@ -217,7 +217,7 @@ impl PlayWorld {
             Effect::Save { summary } => {
                 let notified = self.stored.get(&summary.key).and_then(|stored| stored.notified);
                 let (segments, complete) = (summary.segments, summary.complete);
-                let stored = Stored { segments, complete, notified, revision: 1, revised: None };
+                let stored = Stored { segments, complete, notified, revision: 1, revised: None, reprocess: 0 };
                 self.stored.insert(summary.key.clone(), stored);
                 Report::Saved(stored)
             }

@@ -433,6 +433,8 @@ fn job_of(said: &Said) -> Option<JobId> {
             | Input::Stale(_)
             | Input::Consumer(_)
             | Input::Woken
+            | Input::Quiet
+            | Input::Resume
             | Input::Drain
             | Input::DeliveriesStopped,
         )
@@ -473,6 +475,8 @@ fn in_words(input: &Input) -> String {
             "the consumer's ack wait is {:?}, and it delivers {} times at the most",
             consumer.ack_wait, consumer.max_deliver
         ),
+        Input::Quiet => "be quiet".to_owned(),
+        Input::Resume => "go on".to_owned(),
         Input::Drain => "drain".to_owned(),
         Input::DeliveriesStopped => "the deliveries have ended".to_owned(),
     }

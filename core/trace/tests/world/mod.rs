@@ -235,6 +235,7 @@ impl TracedWorld {
             notified: None,
             revision: 1,
             revised: None,
+            reprocess: 0,
         };
         Report::Saved(*self.stored.entry(summary.key.to_string()).or_insert(new))
     }

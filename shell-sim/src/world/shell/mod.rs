@@ -312,7 +312,7 @@ impl Driver {
                 self.shared.ack_wait.set(consumer.ack_wait);
                 world.saw(&Observation::ConsumerLearnt { processor, heartbeat: consumer.ack_wait / 3 });
             }
-            Input::Woken | Input::Drain | Input::DeliveriesStopped => {}
+            Input::Woken | Input::Quiet | Input::Resume | Input::Drain | Input::DeliveriesStopped => {}
         }
         #[cfg(feature = "planted-bugs")]
         if let Input::Delivered(delivery) = &input

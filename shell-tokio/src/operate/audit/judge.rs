@@ -134,7 +134,7 @@ mod tests {
 
     fn summary(segments: u64, mark: Option<u64>) -> Stored {
         let notified = mark.map(|stream_sequence| Notified { stream_sequence, at: WallTime::from_millis(0) });
-        Stored { segments, complete: true, notified, revision: 1, revised: None }
+        Stored { segments, complete: true, notified, revision: 1, revised: None, reprocess: 0 }
     }
 
     fn problem(

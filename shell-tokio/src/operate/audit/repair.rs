@@ -187,7 +187,11 @@ mod tests {
 
     #[test]
     fn a_rebuilt_end_is_one() {
-        let ended = SessionEnded { session: Session::new("c", "s").expect("ids are valid"), published_segments: 3 };
+        let ended = SessionEnded {
+            session: Session::new("c", "s").expect("ids are valid"),
+            published_segments: 3,
+            reprocess: 0,
+        };
         assert_eq!(SessionEnded::parse(&written(&ended).expect("it is JSON")), Ok(ended));
     }
 }

@@ -265,6 +265,18 @@ impl History {
         self.store(SESSION_ENDED_SUBJECT, headers, payload).await
     }
 
+    /// Publishes an end that is made from no other message. It is known again by `id` within the stream's duplicate window.
+    ///
+    /// # Errors
+    ///
+    /// See [`History::republish`].
+    pub async fn publish_end(&self, id: String, payload: Bytes) -> Result<Republished, HistoryError> {
+        let mut headers = HeaderMap::new();
+        headers.insert(NATS_MESSAGE_ID, id);
+        headers.insert(NATS_EXPECTED_STREAM, TRANSCRIPTION_STREAM);
+        self.store(SESSION_ENDED_SUBJECT, headers, payload).await
+    }
+
     /// Publishes the record that the dead letter `dead_letter` about the end at `about` was discarded.
     ///
     /// # Errors

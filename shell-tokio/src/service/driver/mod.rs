@@ -209,6 +209,8 @@ impl<S: Servers> Driver<S> {
                 "the consumer's settings, which count from now on"
             ),
             Input::Woken => {}
+            Input::Quiet => tracing::info!("quiet: no more messages are taken until it is told to go on"),
+            Input::Resume => tracing::info!("goes on: messages are taken again"),
             Input::Drain => tracing::info!("draining: no more messages are taken"),
             Input::DeliveriesStopped => tracing::debug!("the deliveries have ended"),
         }

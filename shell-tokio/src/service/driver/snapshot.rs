@@ -27,6 +27,8 @@ pub struct Snapshot {
     pub oldest_end: Option<Duration>,
     /// What fails now.
     pub failing: Vec<Failing>,
+    /// Whether it takes no calls until it is told to go on.
+    pub is_quiet: bool,
     /// Whether it has been told to come to an end.
     pub is_draining: bool,
     /// Pull requests that JetStream ended for a reason of its own, or of whose end it said nothing.
@@ -59,6 +61,7 @@ impl Snapshot {
             bytes_in_flight: processor.bytes_in_flight(),
             oldest_end: processor.oldest_end(now),
             failing: failing.collect(),
+            is_quiet: processor.is_quiet(),
             is_draining: processor.is_draining(),
             pulls_restarted,
         }

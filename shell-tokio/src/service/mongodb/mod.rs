@@ -4,7 +4,7 @@ mod batches;
 pub(crate) mod driver_error;
 mod page;
 pub(crate) mod reply;
-mod segment;
+pub(crate) mod segment;
 mod small;
 pub(crate) mod socket;
 pub mod stale;

@@ -53,19 +53,26 @@ fn number(n: u64) -> RawBson {
     i64::try_from(n).map_or(RawBson::Null, RawBson::Int64)
 }
 
-/// The conditional upsert: the summary replaces a stored one of no more segments. One that was announced is replaced only by
-/// one of more segments, which takes over its marks and is the next revision.
+/// The conditional upsert: the summary replaces a stored one that is not ahead of it (`Stored::is_ahead_of`). One that was
+/// announced is replaced only by one of more segments, or of as many that an operator has asked for since, which takes over
+/// its marks and is the next revision.
 pub(super) fn upsert(summary: &Summary, new: &RawDocumentBuf, missing: Missing) -> RawDocumentBuf {
     let announced = || rawdoc! { "$ne": [{ "$type": "$notified" }, "missing"] };
     let revision = rawdoc! { "$add": [{ "$cond": [{ "$isNumber": "$revision" }, "$revision", 1] }, 1] };
     // A field that is missing in the stored summary stays missing.
     let marks = rawdoc! { "notified": "$notified", "revision": revision, "revised": "$revised" };
     let marks = rawdoc! { "$cond": [announced(), marks, {}] };
-    let replaced = rawdoc! { "$mergeObjects": [{ "$literal": new.clone() }, marks] };
+    // BSON sorts texts and arrays after numbers, and what is missing before them.
+    let reprocess = || rawdoc! { "$cond": [{ "$isNumber": "$reprocess" }, "$reprocess", 0] };
+    let asked = i64::try_from(summary.reprocess).unwrap_or(i64::MAX);
+    let is_later = || rawdoc! { "$gt": [reprocess(), asked] };
+    let later = rawdoc! { "$cond": [is_later(), { "reprocess": "$reprocess" }, {}] };
+    let replaced = rawdoc! { "$mergeObjects": [{ "$literal": new.clone() }, later, marks] };
     let segments = i64::try_from(summary.segments).unwrap_or(i64::MAX);
-    // BSON sorts texts and arrays after numbers; what is no number of segments does not stay.
+    // What is no number of segments does not stay.
     let more = rawdoc! { "$gt": ["$segments", segments] };
-    let as_many = rawdoc! { "$and": [{ "$eq": ["$segments", segments] }, announced()] };
+    let is_same = rawdoc! { "$and": [{ "$eq": [reprocess(), asked] }, announced()] };
+    let as_many = rawdoc! { "$and": [{ "$eq": ["$segments", segments] }, { "$or": [is_later(), is_same] }] };
     let ahead = rawdoc! { "$and": [{ "$isNumber": "$segments" }, { "$or": [more, as_many] }] };
     let choice = rawdoc! { "$cond": [ahead, "$$ROOT", replaced] };
     rawdoc! {

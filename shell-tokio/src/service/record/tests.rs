@@ -129,9 +129,14 @@ fn report(effect: &Effect) -> Report {
     match effect {
         Effect::Count { .. } => Report::Counted { segments: 2 },
         Effect::Load { .. } => Report::Loaded(page(40)),
-        Effect::Save { .. } => {
-            Report::Saved(Stored { segments: 2, complete: true, notified: None, revision: 1, revised: None })
-        }
+        Effect::Save { .. } => Report::Saved(Stored {
+            segments: 2,
+            complete: true,
+            notified: None,
+            revision: 1,
+            revised: None,
+            reprocess: 0,
+        }),
         Effect::Check { .. } => Report::Checked(None),
         Effect::Publish { notification, .. } => {
             Report::Published { stream_sequence: 1, segments: notification.segments }

@@ -196,8 +196,10 @@ impl Client {
         self.works(CommandKind::ReadBack);
         for Saved { asked, raced } in saved {
             let report = match stored.get(asked.what.key.as_str()) {
-                // Fewer segments than were written are no proof that anything was.
-                Some(stored) if stored.segments >= asked.what.segments => Report::Saved(*stored),
+                // Fewer segments than were written are no proof that anything was, nor is an earlier request.
+                Some(stored) if (stored.segments, stored.reprocess) >= (asked.what.segments, asked.what.reprocess) => {
+                    Report::Saved(*stored)
+                }
                 Some(_) | None => Report::Failed(self.is_gone(raced)),
             };
             self.finish(asked.id, report);
