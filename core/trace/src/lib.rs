@@ -26,7 +26,8 @@
 //! | `leftOut` | something is missing here, and the jobs that it concerns are not told any further: [`LeftOut`] |
 //! | `note` | something that no core saw, for people: [`Note`] |
 //!
-//! `settings` in the header are the core's, all durations in microseconds.
+//! `settings` in the header are the core's, all durations in microseconds. `pullExpires` says for how long the broker keeps a
+//! pull request of the processor.
 //!
 //! A part that **continues** another file of the same processor says so in its header; its numbers go on from there. Given
 //! alone, it replays from its first new job on. [`Processes`] finds which part goes on where.

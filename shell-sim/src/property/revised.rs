@@ -8,6 +8,7 @@ use super::{Property, TheEnd};
 use crate::{ledger::Ledger, observation::Observation};
 
 /// An announced summary is replaced only by one of more segments, which is the next revision and keeps its marks.
+#[derive(Default)]
 pub(super) struct AMarkedSummaryStaysUntilItIsStale;
 
 impl Property for AMarkedSummaryStaysUntilItIsStale {
@@ -83,6 +84,7 @@ impl Property for ARevisionIsAnnouncedOnce {
 
 /// Where it is asked for, no announced summary is behind its segments when the world has been whole for long enough, and
 /// every revision is known.
+#[derive(Default)]
 pub(super) struct EveryStaleSummaryIsRevised;
 
 impl Property for EveryStaleSummaryIsRevised {

@@ -337,6 +337,7 @@ async fn record(
         started_at: clock.started_at(),
         content: if content { Content::Kept } else { Content::Redacted },
         settings: settings.clone(),
+        pull_expires: Some(transcript_client::jetstream::Settings::default().pull_expires),
         continues: None,
         session: None,
         about: None,

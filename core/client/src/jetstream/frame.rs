@@ -55,7 +55,7 @@ pub struct Status {
     /// The code.
     pub code: u16,
     /// The rest of the line.
-    pub description: String,
+    pub description: Cow<'static, str>,
 }
 
 /// The first value of a header. Names are compared as nats-server does, letter by letter.
