@@ -202,31 +202,19 @@ impl Counting {
     fn asks(&mut self, id: EffectId, effect: &Effect) {
         self.maybe_over.take_if(|(job, _)| *job == id.job);
         let Some(job) = self.jobs.get_mut(&id.job) else { return };
-        let mut since = self.now;
-        let phase = match effect {
-            Effect::Count { .. } => Measure::Settling,
-            Effect::Load { .. } => {
-                // It may have waited for room since then.
-                since = if job.phase == Measure::Settling { job.counted } else { since };
-                Measure::Loading
-            }
-            Effect::Save { .. } => Measure::Saving,
-            Effect::Check { .. } => Measure::Checking,
-            Effect::Publish { .. } => Measure::Publishing,
-            Effect::Mark { .. } => Measure::Marking,
-            Effect::DeadLetter { .. } => Measure::DeadLettering,
-            Effect::Republish { .. } => Measure::Republishing,
-            Effect::Acknowledge { acknowledgement, .. } => {
-                job.ends = match acknowledgement {
-                    Acknowledgement::Ack if job.ends == End::Republished => End::Republished,
-                    Acknowledgement::Ack => End::Acknowledged,
-                    Acknowledgement::Nak { .. } => End::GivenBack,
-                    Acknowledgement::Term { .. } if job.ends == End::DeadLetter => End::DeadLetter,
-                    Acknowledgement::Term { .. } => End::Refused,
-                };
-                Measure::Acknowledging
-            }
-        };
+        let phase = Measure::phase(effect.kind());
+        // It may have waited for room since the last count.
+        let waited = phase == Measure::Loading && job.phase == Measure::Settling;
+        let since = if waited { job.counted } else { self.now };
+        if let Effect::Acknowledge { acknowledgement, .. } = effect {
+            job.ends = match acknowledgement {
+                Acknowledgement::Ack if job.ends == End::Republished => End::Republished,
+                Acknowledgement::Ack => End::Acknowledged,
+                Acknowledgement::Nak { .. } => End::GivenBack,
+                Acknowledgement::Term { .. } if job.ends == End::DeadLetter => End::DeadLetter,
+                Acknowledgement::Term { .. } => End::Refused,
+            };
+        }
         self.enter(id.job, phase, since);
         if phase == Measure::Acknowledging {
             self.leave_queue(id.job);

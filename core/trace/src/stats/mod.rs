@@ -6,6 +6,7 @@ use std::{collections::BTreeMap, fmt};
 
 use hdrhistogram::Histogram;
 use serde::{Serialize, Serializer, ser::SerializeStruct};
+use transcript_core::EffectKind;
 
 use self::counting::Counting;
 use crate::{
@@ -208,6 +209,21 @@ impl fmt::Display for Stats {
 }
 
 impl Measure {
+    /// The phase of a job that has asked for such an effect.
+    fn phase(kind: EffectKind) -> Self {
+        match kind {
+            EffectKind::Count => Self::Settling,
+            EffectKind::Load => Self::Loading,
+            EffectKind::Save => Self::Saving,
+            EffectKind::Check => Self::Checking,
+            EffectKind::Publish => Self::Publishing,
+            EffectKind::Mark => Self::Marking,
+            EffectKind::DeadLetter => Self::DeadLettering,
+            EffectKind::Republish => Self::Republishing,
+            EffectKind::Acknowledge => Self::Acknowledging,
+        }
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Attempts => "attempts",

@@ -17,7 +17,9 @@ use tokio::{
     sync::mpsc,
     task::{Id, JoinError, JoinSet},
 };
-use transcript_client::mongodb::{Client, CommandError, CommandId, Input as ClientInput, Notice, Output, Reply, Request};
+use transcript_client::mongodb::{
+    Client, CommandError, CommandId, Input as ClientInput, Notice, Output, Reply, Request,
+};
 use transcript_core::{Input, ids::EffectId};
 
 use self::socket::Socket;
