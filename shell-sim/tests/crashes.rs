@@ -42,6 +42,7 @@ impl Production {
             started_at: WallTime::from_millis(STARTED_MS),
             content: Content::Redacted,
             settings: settings.clone(),
+            pull_expires: None,
             continues: None,
             session: None,
             about: None,
@@ -360,8 +361,7 @@ fn a_freeze_and_a_rollout_of_the_trace_happen_again() {
         let plan = Plan {
             seed: 0,
             processors: 2,
-            // As in production, where the traces come from.
-            options: Options { pull_expires_ms: Some(1_000), ..Options::quick() },
+            options: Options::quick(),
             calls: vec![Call::short("c", "s", 1_000)],
             faults: vec![Fault { when: Trigger::AtMs(2_000), what }],
             chores: vec![],

@@ -161,7 +161,7 @@ impl Servers for InstantServers {
         }
         if self.left == 0 {
             for pull in std::mem::take(&mut self.pulls) {
-                self.answer(pull, Some(Status { code: 408, description: "Request Timeout".to_owned() }));
+                self.answer(pull, Some(Status { code: 408, description: "Request Timeout".into() }));
             }
         }
     }

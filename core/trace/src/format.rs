@@ -1,6 +1,6 @@
 //! The lines of a trace.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use transcript_core::{
@@ -48,6 +48,10 @@ pub struct Header {
     pub content: Content,
     /// The core's settings.
     pub settings: Settings,
+    /// For how long the broker keeps a pull request of the processor, in microseconds; `None` where the trace does not say it.
+    /// A drain lasts until the last request is over.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_micros")]
+    pub pull_expires: Option<Duration>,
     /// The file that this one goes on from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continues: Option<Continues>,
@@ -201,6 +205,21 @@ pub enum Note {
     },
     /// Anything else, in words.
     Remark(String),
+}
+
+/// A duration on the wire, where there is one: whole microseconds.
+mod optional_micros {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+        duration.map(|span| u64::try_from(span.as_micros()).unwrap_or(u64::MAX)).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+        Ok(Option::<u64>::deserialize(deserializer)?.map(Duration::from_micros))
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]

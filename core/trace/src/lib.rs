@@ -27,7 +27,8 @@
 //! | `leftOut` | something is missing here, and the jobs that it concerns are not told any further: [`LeftOut`] |
 //! | `note` | something that no core saw, for people: [`Note`] |
 //!
-//! `settings` in the header are the core's, all durations in microseconds.
+//! `settings` in the header are the core's, all durations in microseconds. `pullExpires` says for how long the broker keeps a
+//! pull request of the processor.
 //!
 //! The header of a **transcriber** has `transcriber`, its name, in place of `processor`. The settings, `in` and `out` of its
 //! part are those of the package `transcript-transcriber`, and its entries have no `job`. Parts of processors and of

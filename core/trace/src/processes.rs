@@ -154,6 +154,7 @@ mod tests {
             started_at: WallTime::from_millis(started),
             content: Content::Redacted,
             settings: Settings::default(),
+            pull_expires: None,
             continues: behind.map(|entries| Continues { file: "before".to_owned(), entries, last_job: None }),
             session: None,
             about: None,

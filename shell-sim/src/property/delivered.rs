@@ -20,6 +20,7 @@ use crate::{
 };
 
 /// Every further delivery of a message follows a fault that explains it.
+#[derive(Default)]
 pub(super) struct EveryRedeliveryHasACause;
 
 impl Property for EveryRedeliveryHasACause {
@@ -93,8 +94,7 @@ impl Property for NobodyGetsBackWhatItGaveBack {
 
 /// The stream sequence of the message that a delivery brought.
 fn sequence(reply: &str) -> u64 {
-    let subject: AckSubject = reply.parse().expect("the reply subject of a delivery");
-    subject.stream_seq
+    AckSubject::stream_seq_of(reply).expect("the reply subject of a delivery")
 }
 
 /// No message is longer than a third of the ack wait with a living process without a heartbeat. The broker takes one for
@@ -248,6 +248,7 @@ impl Property for OneJobAMessage {
 
 /// A term comes with a reason: for payloads that nobody can process, which get nothing else, and for messages that are kept
 /// as dead letters.
+#[derive(Default)]
 pub(super) struct OnlyTheImpossibleIsTerminated;
 
 impl Property for OnlyTheImpossibleIsTerminated {
@@ -276,6 +277,7 @@ impl Property for OnlyTheImpossibleIsTerminated {
 
 /// What was owed has arrived when the world has been whole for long enough: every end was settled, or is kept as a dead
 /// dead letter; one that was given up when nobody could hear of it is what an audit names as missing.
+#[derive(Default)]
 pub(super) struct EverySessionEndsOnceFaultsStop;
 
 impl Property for EverySessionEndsOnceFaultsStop {

@@ -10,6 +10,7 @@ use crate::{ledger::Ledger, observation::Observation};
 
 /// An announced summary is replaced only by one of more segments, or of as many that an operator has asked for since. It is
 /// the next revision and keeps its marks.
+#[derive(Default)]
 pub(super) struct AMarkedSummaryStaysUntilItIsStale;
 
 impl Property for AMarkedSummaryStaysUntilItIsStale {
@@ -88,6 +89,7 @@ impl Property for ARevisionIsAnnouncedOnce {
 
 /// Where it is asked for, no announced summary is behind its segments when the world has been whole for long enough, and
 /// every revision is known.
+#[derive(Default)]
 pub(super) struct EveryStaleSummaryIsRevised;
 
 impl Property for EveryStaleSummaryIsRevised {

@@ -44,6 +44,7 @@ impl Property for SummaryNeverGoesBack {
 }
 
 /// `complete` is what the stored summary's own numbers say, and those announced are a transcriber's.
+#[derive(Default)]
 pub(super) struct CompleteIsTrueOnlyWhenItIs;
 
 impl Property for CompleteIsTrueOnlyWhenItIs {
@@ -155,6 +156,7 @@ fn revision(announcement: Announcement) -> u64 {
 }
 
 /// A summary has every segment that was stored in the quiet period after the end, and that no kill has lost since.
+#[derive(Default)]
 pub(super) struct WhatCameInTheQuietPeriodIsCounted;
 
 /// The two calendars that a job compares are read in whole milliseconds.

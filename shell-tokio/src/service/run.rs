@@ -363,6 +363,7 @@ async fn record(
         started_at,
         content,
         settings: settings.clone(),
+        pull_expires: Some(transcript_client::jetstream::Settings::default().pull_expires),
         continues: None,
         session: None,
         about: None,

@@ -55,7 +55,7 @@ pub struct Status {
     /// The code.
     pub code: u16,
     /// The rest of the line.
-    pub description: String,
+    pub description: Cow<'static, str>,
 }
 
 /// The trace that a message with these headers belongs to.

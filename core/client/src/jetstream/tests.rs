@@ -86,7 +86,7 @@ impl Bench {
     }
 
     fn receive(&mut self, token: u64, reply: Option<&str>, status: Option<(u16, &str)>, payload: &[u8]) {
-        let status = status.map(|(code, description)| Status { code, description: description.to_owned() });
+        let status = status.map(|(code, description)| Status { code, description: description.into() });
         let (to, reply, payload) = (Address::Inbox(token), reply.map(Arc::from), payload.to_vec());
         let received_at = WallTime::from_millis(1);
         self.handle(Input::Received(Message { to, reply, status, headers: vec![], payload, received_at }));

@@ -54,6 +54,7 @@ pub(super) fn header(name: &str, started: i64, settings: Settings) -> Header {
         started_at: WallTime::from_millis(started),
         content: Content::Redacted,
         settings,
+        pull_expires: None,
         continues: None,
         session: None,
         about: None,

@@ -83,6 +83,7 @@ pub fn header(content: Content, settings: &Settings) -> Header {
         started_at: START,
         content,
         settings: settings.clone(),
+        pull_expires: None,
         continues: None,
         session: None,
         about: None,

@@ -36,7 +36,7 @@ fn received(token: u64, reply: Option<&str>, status: Option<u16>, payload: &[u8]
     jetstream::Input::Received(Message {
         to: Address::Inbox(token),
         reply: reply.map(Into::into),
-        status: status.map(|code| Status { code, description: String::new() }),
+        status: status.map(|code| Status { code, description: "".into() }),
         headers: vec![],
         payload: payload.to_vec(),
         received_at: WallTime::from_millis(0),

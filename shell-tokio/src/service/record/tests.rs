@@ -89,6 +89,7 @@ fn header() -> Header {
         started_at: WallTime::from_millis(1_795_993_057_300),
         content: Content::Redacted,
         settings: settings(),
+        pull_expires: None,
         continues: None,
         session: None,
         about: None,

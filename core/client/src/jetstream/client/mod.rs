@@ -197,8 +197,7 @@ impl JetStream {
             }
         }
         self.serve_timers();
-        let payloads = self.tasks.range(TaskId::Payload(0)..).next().is_some();
-        if !payloads && self.pulls.has_stopped(self.now) {
+        if self.pulls.is_stopping() && !self.reads_payloads() && self.pulls.has_stopped(self.now) {
             self.tell(transcript_core::Input::DeliveriesStopped);
         }
     }
@@ -213,6 +212,11 @@ impl JetStream {
         }
         // A request that cannot be made is reported.
         self.outputs.pop_front().unwrap_or_else(|| Output::Wait(self.wake_up()))
+    }
+
+    /// Whether the payload of a delivery is being read, which the core is told of afterwards.
+    fn reads_payloads(&self) -> bool {
+        self.tasks.last_key_value().is_some_and(|(id, _)| matches!(id, TaskId::Payload(_)))
     }
 
     /// How many requests are under way or wait to be sent: what memory it holds grows with that.
