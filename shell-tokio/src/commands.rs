@@ -16,8 +16,8 @@ use transcript_processor::{
     call_page,
     cli::{
         AuditArgs, CallPageArgs, CallsArgs, Command, ConvertArgs, DeadLettersCommand, MongodbArgs, NatsArgs, Offline,
-        OnNats, Online, Options, PauseArgs, PlayArgs, QuietArgs, RecordingAction, RecordingArgs, ReprocessArgs, RunArgs,
-        SetupArgs, ShowArgs, StatusArgs, Stored, TranscriberArgs,
+        OnNats, Online, Options, PauseArgs, PlayArgs, QuietArgs, RecordingAction, RecordingArgs, ReprocessArgs,
+        RunArgs, SetupArgs, ShowArgs, StatusArgs, Stored, TranscriberArgs,
     },
     connect::{ConnectError, Logins, NatsConnection, connect_mongodb, connect_nats},
     error_line::error_line,

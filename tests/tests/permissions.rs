@@ -82,7 +82,13 @@ async fn each_user_can_do_its_work() -> TestResult {
         assert_eq!(command.wait(LONG).await?, Exit::Code(0), "{arguments:?}: {}", command.logs());
         assert!(!command.logs().contains("ERROR"), "{arguments:?}: {}", command.logs());
     }
-    for arguments in [&["dead-letters", "discard", "--all"][..], &["audit"], &["pause", "--for", "1s"], &["resume"]] {
+    for arguments in [
+        &["dead-letters", "discard", "--all"][..],
+        &["audit"],
+        &["pause", "--for", "1s"],
+        &["resume"],
+        &["reprocess", "c:s"],
+    ] {
         let command = as_user(&world, "operator", arguments[0]).arguments(&arguments[1..]).start().await?;
         assert_eq!(command.wait(LONG).await?, Exit::Code(0), "{arguments:?}: {}{}", command.output(), command.logs());
         assert!(!command.logs().contains("ERROR"), "{arguments:?}: {}", command.logs());
@@ -110,7 +116,7 @@ enum Action {
 use Action::{Publish, Subscribe};
 
 /// Who may do what.
-const TABLE: [(Action, &[&str]); 29] = [
+const TABLE: [(Action, &[&str]); 32] = [
     (Publish("transcription.segment"), &["transcriber"]),
     (Publish("transcription.session-ended"), &["processor", "transcriber", "operator"]),
     (Publish("transcription.dead-letter"), &["processor"]),
@@ -132,7 +138,10 @@ const TABLE: [(Action, &[&str]); 29] = [
     (Publish("$JS.API.CONSUMER.PAUSE.TRANSCRIPTION.transcript-processor"), &["operator"]),
     (Publish("$JS.API.STREAM.DELETE.TRANSCRIPTION"), &[]),
     (Publish("$JS.API.STREAM.PURGE.TRANSCRIPTION"), &[]),
-    (Publish("$JS.API.STREAM.MSG.DELETE.TRANSCRIPTION"), &[]),
+    (Publish("$JS.API.STREAM.MSG.DELETE.TRANSCRIPTION"), &["operator"]),
+    (Publish("transcript-processes"), &["processor", "operator", "monitor"]),
+    (Publish("transcript-processes.somebody"), &["operator"]),
+    (Subscribe("transcript-processes"), &["processor", "transcriber"]),
     (Publish("$JS.API.CONSUMER.DELETE.TRANSCRIPTION.transcript-processor"), &[]),
     (Publish("$JS.API.STREAM.CREATE.OTHER"), &[]),
     (Subscribe("transcription.>"), &[]),

@@ -91,7 +91,7 @@ impl TraceContext {
         }
         let &[parent] = parents.as_slice() else { return None };
         let context = Self::of_traceparent(parent.trim()).ok()?;
-        Some(Self { state: (!states.is_empty()).then(|| states.join(",")).and_then(clean), ..context })
+        Some(Self { state: clean(&states.join(",")), ..context })
     }
 
     /// The headers, with the names that the standard gives.
@@ -138,7 +138,7 @@ fn hexadecimal(field: Option<&str>, length: usize) -> Result<u128, BadTraceparen
 }
 
 /// A state that a header can carry on.
-fn clean(state: String) -> Option<Box<str>> {
+fn clean(state: &str) -> Option<Box<str>> {
     let fits = state.len() <= LONGEST_STATE && state.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\t'));
     let state = state.trim();
     (fits && !state.is_empty()).then(|| state.into())

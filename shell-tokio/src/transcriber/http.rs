@@ -20,7 +20,7 @@ use transcript_dialects::Dialect;
 use transcript_transcriber::{Opening, ServerFrame, document::Transport};
 
 use super::{
-    access::{Access, AccessRequest, Refused, SUBPROTOCOL, SignedRequest},
+    access::{self, Access, AccessRequest, Refused, SUBPROTOCOL, SignedRequest},
     hub::Hub,
     listen::Place,
     post::{self, Delivered},

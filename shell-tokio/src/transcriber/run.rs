@@ -29,7 +29,7 @@ use crate::{
     cli::{NatsArgs, Online, TranscriberArgs},
     connect::{ConnectError, LoginRefused, Logins, NatsConnection, connect_nats},
     error_line::error_line,
-    monitor::{self, metrics::Broker, transcriber::Watched},
+    monitor::{self, http::PageContent, metrics::Broker, transcriber::Watched},
     operate::processes::{self, Inner, Member},
     operate::setup::{self, SetupError, permissions::Refusals},
     service::{
@@ -136,7 +136,7 @@ pub async fn run(
     let mut helpers = JoinSet::new();
     let member = Member { name: settings.name.to_string(), clock, inner: Inner::Transcriber };
     let connected = stream.clone();
-    helpers.spawn(async move { processes::answer(connected.connected().await, member).await });
+    helpers.spawn(async move { processes::answer(connected.client_once_connected().await, member).await });
     let (tape, recording) = record(online, database, &stream, &settings, clock).await?.unzip();
     let driver = Driver::new(machine, &settings, clock, store, stream.clone(), questions, tape);
     let (drain, mut drained) = mpsc::unbounded_channel();
@@ -165,7 +165,7 @@ async fn watch_over(args: &TranscriberArgs, watched: Watched) -> Result<JoinSet<
     let mut monitoring = JoinSet::new();
     if let Some(address) = args.http.address {
         let token = args.http.token_file.as_ref().map(read_token).transpose()?;
-        let settings = monitor::http::Settings { token, broker: Broker::Left };
+        let settings = monitor::http::Settings { token, broker: Broker::Left, content: PageContent::Hidden };
         let listener =
             monitor::http::bind(address, &settings).await.map_err(|source| RunError::Http { address, source })?;
         monitoring.spawn(monitor::transcriber::serve(listener, watched, settings.token));

@@ -86,11 +86,11 @@ impl Stream {
         self.context.get().map(Context::client)
     }
 
-    /// The connection, once there is one.
-    pub async fn connected(&self) -> Client {
+    /// The same, waited for.
+    pub async fn client_once_connected(&self) -> Client {
         loop {
-            if let Some(context) = self.context.get() {
-                return context.client();
+            if let Some(client) = self.client() {
+                return client;
             }
             sleep(LOOK).await;
         }

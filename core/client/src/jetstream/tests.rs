@@ -86,7 +86,7 @@ impl Bench {
     }
 
     fn receive(&mut self, token: u64, reply: Option<&str>, status: Option<(u16, &str)>, payload: &[u8]) {
-        let status = status.map(|(code, description)| Status { code, description: description.into() });
+        let status = status.map(|(code, description)| Status { code, description: description.to_owned().into() });
         let (to, reply, payload) = (Address::Inbox(token), reply.map(Arc::from), payload.to_vec());
         let received_at = WallTime::from_millis(1);
         self.handle(Input::Received(Message { to, reply, status, headers: vec![], payload, received_at }));
@@ -234,7 +234,7 @@ fn where_spans_are_told_a_notification_names_the_one_that_sent_it() {
 fn what_is_made_from_a_message_is_of_its_trace() {
     let mut bench = Bench::new(0);
     let headers = format!("NATS/1.0\r\nTraceparent: {TRACEPARENT}\r\ntracestate: a=1\r\n\r\n");
-    let ended = SessionEnded { session: session(), published_segments: 1 };
+    let ended = SessionEnded { session: session(), published_segments: 1, reprocess: 0 };
     for (effect, subject) in [
         (Effect::Republish { stream_sequence: 7, ended }, "transcription.session-ended"),
         (Effect::DeadLetter { dead_letter: Arc::new(dead_letter("no JSON")) }, DEAD_LETTER_SUBJECT),

@@ -1,6 +1,6 @@
 //! Counts what a trace tells: how long each phase of a job took, how often it was tried, how it ended.
 
-mod counting;
+pub(crate) mod counting;
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},

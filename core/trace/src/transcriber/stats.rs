@@ -13,7 +13,7 @@ use transcript_transcriber::{
 use crate::{
     format::{Said, TranscriberEntry, TranscriberHeader},
     processes::{Begin, ProcessHeader},
-    stats::{ShownDistribution, micros, recorded, row, span, table_header},
+    stats::{ShownDistribution, counting::micros, recorded, row, span, table_header},
 };
 
 /// How many effects and connections may be under way: more than a transcriber has.

@@ -18,7 +18,11 @@ use transcript_transcriber::{ClientFrame, Opening, Settings, StreamState, Transc
 
 use super::sessions::{Sessions, Standing};
 use crate::{
-    service::{clock::Clock, driver::Signal, run::own_name},
+    service::{
+        clock::Clock,
+        driver::{Signal, questions},
+        run::own_name,
+    },
     transcriber::{
         driver::Driver,
         hub::{Answer, Connection, Hub},
@@ -52,7 +56,9 @@ pub(super) async fn end(
     let machine = Transcriber::new(settings.clone()).map_err(|error| rejected(&error))?;
     let (hub, mut events) = Hub::new();
     let store = Store::new(database, REQUEST_TIMEOUT);
-    let driver = Driver::new(machine, &settings, Clock::start(), store, Stream::over(js.clone()), None);
+    let (_nobody_asks, questions) = questions();
+    let stream = Stream::over(js.clone());
+    let driver = Driver::new(machine, &settings, Clock::start(), store, stream, questions, None);
     let (stop, mut signals) = mpsc::unbounded_channel();
     let ending = async {
         let left = Ending { looker, hub, sessions }.all().await;
