@@ -84,7 +84,7 @@ async fn each_user_can_do_its_work() -> TestResult {
         assert!(!command.logs().contains("ERROR"), "{arguments:?}: {}", command.logs());
     }
     for arguments in [
-        &["dead-letters", "discard", "--all"][..],
+        &["dead-letters", "discard", &dead_letter][..],
         &["audit"],
         &["pause", "--for", "1s"],
         &["resume"],
