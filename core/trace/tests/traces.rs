@@ -369,7 +369,7 @@ fn what_is_no_text_keeps_no_letter_in_any_encoding() {
 fn of_a_refused_payload_only_what_the_contract_names_is_kept() {
     let mut told = play(&settings(), &[call("s", ms(10))]);
     let Input::Delivered(delivery) = &mut told[0].2 else { panic!("the end comes first") };
-    let payload = r#"{"conversationId":{"said":"hello"},"sessionId":"s","publishedSegments":-3,"phone":4155550123}"#;
+    let payload = r#"{"conversationId":{"said":"hello"},"publishedSegments":-3,"sessionId":"s","phone":4155550123}"#;
     delivery.payload = Payload(payload.as_bytes().to_vec());
     let trace = record(Content::Redacted, &settings(), &told[..1]);
     let kept = r#"{\"conversationId\":{\"xxxx\":\"xxxxx\"},\"publishedSegments\":-3,\"sessionId\":\"s\",\"xxxxx\":0}"#;
