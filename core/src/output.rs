@@ -12,7 +12,7 @@ use crate::{
     input::{Cursor, Notified},
     kind::EffectKind,
     micros,
-    summary::Summary,
+    summary::{Order, Summary},
     time::Time,
 };
 
@@ -130,6 +130,10 @@ pub enum Effect {
     Load {
         /// The session.
         session_id: Arc<str>,
+        /// In which order; `None` where the store is to find out which [order](Order::of) the call has. Pages behind the first
+        /// one keep the order of the first.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        order: Option<Order>,
         /// Where to go on; `None` for the first page.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         after: Option<Cursor>,
@@ -141,8 +145,8 @@ pub enum Effect {
         /// How many segments the last count found.
         counted: u64,
     },
-    /// Store the summary unless one of more segments is stored, or an announced one of as many; keep a mark that is there,
-    /// and count the revision up where an announced summary is replaced: [`Report::Saved`](crate::Report::Saved), once it
+    /// Store the summary unless one of a later [version](crate::TranscriptVersion) is stored, or an announced one of the same;
+    /// keep a mark that is there, and count the revision up where an announced summary is replaced: [`Report::Saved`](crate::Report::Saved), once it
     /// is on the journals of a majority.
     Save {
         /// The summary.
@@ -164,7 +168,7 @@ pub enum Effect {
         notification: Notification,
     },
     /// Mark the summary as announced unless it is: [`Report::Marked`](crate::Report::Marked), also where it is gone. A
-    /// summary of the announced revision (1 where it is no revision) that is of more segments than were announced becomes
+    /// summary of the announced revision (1 where it is no revision) that is of a later version than was announced becomes
     /// the next revision, of which nobody knows yet.
     Mark {
         /// The summary's `_id`.
@@ -173,6 +177,9 @@ pub enum Effect {
         announcement: Announcement,
         /// How many segments were announced.
         segments: u64,
+        /// How often they were said to be changed.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        edits: u64,
         /// The mark.
         notified: Notified,
     },
@@ -202,6 +209,11 @@ pub enum Effect {
         /// How.
         acknowledgement: Acknowledgement,
     },
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The last word on a delivery.

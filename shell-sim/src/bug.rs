@@ -83,11 +83,17 @@ pub enum Bug {
     GivesBackTooSoon,
     /// A request is sent however long ago it was asked for.
     LateRequestSent,
+    /// A call is ordered by start although a start is not on the session's clock.
+    OneMarkIsEnough,
+    /// A call is read by index although all its starts are on the session's clock.
+    MarksNotRead,
+    /// Only a larger count makes a summary stale, and no change of a segment.
+    EditNotNoticed,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 39] = [
         Self::InsertInsteadOfUpsert,
         Self::NoMessageId,
         Self::WindowOfTwoMinutes,
@@ -124,6 +130,9 @@ impl Bug {
         Self::AdvisoryBelieved,
         Self::GivesBackTooSoon,
         Self::LateRequestSent,
+        Self::OneMarkIsEnough,
+        Self::MarksNotRead,
+        Self::EditNotNoticed,
     ];
 
     /// Whether bugs are compiled in.
@@ -182,6 +191,9 @@ impl fmt::Display for Bug {
             Self::AdvisoryBelieved => "advisory believed",
             Self::GivesBackTooSoon => "gives back too soon",
             Self::LateRequestSent => "late request sent",
+            Self::OneMarkIsEnough => "one mark is enough",
+            Self::MarksNotRead => "marks not read",
+            Self::EditNotNoticed => "edit not noticed",
         })
     }
 }

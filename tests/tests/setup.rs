@@ -32,6 +32,8 @@ async fn a_fresh_world_is_set_up_once() -> TestResult {
          stream RECORDING: created\n\
          consumer transcript-processor: created\n\
          index { \"sessionId\": 1, \"index\": 1 } on transcriptsegments: created\n\
+         index { \"sessionId\": 1, \"onSessionClock\": 1, \"startMs\": 1 } on transcriptsegments: created\n\
+         index { \"sessionId\": 1, \"edits\": 1 } on transcriptsegments: created\n\
          index { \"instances.id\": 1 } on transcriptsessions: created\n\
          index { \"sessionId\": 1, \"source\": 1 } on transcriptsegments: created\n"
     );

@@ -67,9 +67,17 @@ pub struct Notification {
     pub segments: u64,
     /// Whether those are at least as many as were announced.
     pub complete: bool,
+    /// How often those segments were changed, all together; absent where none was.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub edits: u64,
     /// Which summary of the session this is, counted from 1; only `transcript.revised` says it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<u64>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// What is announced, and how it is known again.

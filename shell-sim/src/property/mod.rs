@@ -7,12 +7,13 @@
 //! | `AMarkedSummaryIsNotAnnouncedAgain` | whatever its age: after a reset, a purge, an end published again |
 //! | `AnnounceOnceKnowsNoTimeLimit` | on a subject of its own, a key is announced once for as long as the stream is not purged |
 //! | `ANotificationTellsAStoredSummary` | a notification tells of a summary that is stored, with no more segments |
-//! | `SummaryNeverGoesBack` | no save leaves fewer segments than were stored, or takes a mark away |
+//! | `SummaryNeverGoesBack` | no save leaves an earlier version of the segments than was stored, or takes a mark away |
 //! | `CompleteIsTrueOnlyWhenItIs` | `complete` is what the stored summary's own numbers say |
 //! | `SummaryIsWhatItsSegmentsGive` | a saved summary is what the pages that its job loaded give |
+//! | `SummaryIsInTheOrderOfTheCall` | a summary of all segments of a call is what they give by start, where all starts are on the session's clock, and by index otherwise |
 //! | `WhatCameInTheQuietPeriodIsCounted` | a summary has every segment that was stored in the quiet period after the end and not lost since |
 //! | `AMarkThatIsReportedIsStored` | a processor that is told that its mark is written finds it on the summary |
-//! | `AMarkedSummaryStaysUntilItIsStale` | only one of more segments replaces it, as the next revision, and keeps its marks |
+//! | `AMarkedSummaryStaysUntilItIsStale` | only one of more segments, or of changed ones, replaces it, as the next revision, and keeps its marks |
 //! | `ARevisionIsAnnouncedOnce` | and only where that is asked for, and never before it is stored |
 //! | `EveryStaleSummaryIsRevised` | where it is asked for, when the world has been whole for long enough |
 //! | `WhatIsStoredIsAnnounced` | where revisions are asked for, nobody misses segments of an announced summary |
@@ -84,6 +85,7 @@ pub(crate) fn all() -> Vec<Box<dyn Property>> {
         Box::<summarised::SummaryNeverGoesBack>::default(),
         Box::new(summarised::CompleteIsTrueOnlyWhenItIs),
         Box::<summarised::SummaryIsWhatItsSegmentsGive>::default(),
+        Box::<summarised::SummaryIsInTheOrderOfTheCall>::default(),
         Box::new(summarised::WhatCameInTheQuietPeriodIsCounted),
         Box::<summarised::AMarkThatIsReportedIsStored>::default(),
         Box::new(revised::AMarkedSummaryStaysUntilItIsStale),

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use transcript_core::{Time, contract::Announcement, ids::Key};
+use transcript_core::{Time, TranscriptVersion, contract::Announcement, ids::Key};
 
 use super::{Property, TheEnd};
 use crate::{ledger::Ledger, observation::Observation};
 
-/// An announced summary is replaced only by one of more segments, which is the next revision and keeps its marks.
+/// An announced summary is replaced only by one of a later version of the segments, which is the next revision and keeps its
+/// marks.
 pub(super) struct AMarkedSummaryStaysUntilItIsStale;
 
 impl Property for AMarkedSummaryStaysUntilItIsStale {
@@ -25,7 +26,7 @@ impl Property for AMarkedSummaryStaysUntilItIsStale {
                 Err(format!("{key} was never announced and is revision {}", after.revision))
             };
         }
-        if after.summary.segments <= before.summary.segments {
+        if after.summary.version() <= before.summary.version() {
             return if before == after { Ok(()) } else { Err(format!("{key} was announced and has changed")) };
         }
         let kept = after.notified == before.notified && after.revised == before.revised;
@@ -102,10 +103,10 @@ impl Property for EveryStaleSummaryIsRevised {
     }
 }
 
-/// Where revisions are asked for, an announced summary of more segments than were ever announced does not stay unknown.
+/// Where revisions are asked for, an announced summary of a later version than was ever announced does not stay unknown.
 #[derive(Default)]
 pub(super) struct WhatIsStoredIsAnnounced {
-    announced: BTreeMap<Key, u64>,
+    announced: BTreeMap<Key, TranscriptVersion>,
 }
 
 impl Property for WhatIsStoredIsAnnounced {
@@ -116,7 +117,8 @@ impl Property for WhatIsStoredIsAnnounced {
     fn saw(&mut self, _: Time, seen: &Observation<'_>, _: &Ledger) -> Result<(), String> {
         if let Observation::NotificationStored { notification, .. } = seen {
             let announced = self.announced.entry(notification.session.key()).or_default();
-            *announced = (*announced).max(notification.segments);
+            let (segments, edits) = (notification.segments, notification.edits);
+            *announced = (*announced).max(TranscriptVersion { segments, edits });
         }
         Ok(())
     }
@@ -126,9 +128,9 @@ impl Property for WhatIsStoredIsAnnounced {
             return Ok(());
         }
         for (key, announced) in &self.announced {
-            let stored = ledger.summaries.get(key).copied().unwrap_or(0);
+            let stored = ledger.summaries.get(key).copied().unwrap_or_default();
             if ledger.marks.contains_key(key) && stored > *announced {
-                return Err(format!("{key} is stored with {stored} segments, and {announced} were announced"));
+                return Err(format!("{key} is stored with {stored:?}, and {announced:?} was announced"));
             }
         }
         Ok(())

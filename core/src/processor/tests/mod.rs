@@ -12,6 +12,7 @@ use crate::{
 mod bench;
 mod drain;
 mod faults;
+mod orders;
 mod table;
 
 use self::bench::*;
@@ -273,7 +274,9 @@ fn a_job_goes_on_with_the_new_delivery_of_its_message() {
     let mut bench = Bench::saving(settings());
     bench.deliver_again(7, 2, "s");
     assert_eq!((bench.processor.in_flight(), bench.processor.counters().redelivered), (1, 1));
-    bench.report(SAVE, Report::Saved(STORED)).report(PUBLISH, Report::Published { stream_sequence: 9, segments: 2 });
+    bench
+        .report(SAVE, Report::Saved(STORED))
+        .report(PUBLISH, Report::Published { stream_sequence: 9, segments: 2, edits: 0 });
     bench.report(MARK, Report::Marked);
     let reply = |bench: &Bench| {
         let (_, effect) = bench.asked.back().expect("an acknowledgement");
@@ -295,7 +298,9 @@ fn a_job_goes_on_with_the_new_delivery_of_its_message() {
 #[test]
 fn an_acknowledgement_that_crosses_a_delivery_is_said_once() {
     let mut bench = Bench::saving(settings());
-    bench.report(SAVE, Report::Saved(STORED)).report(PUBLISH, Report::Published { stream_sequence: 9, segments: 2 });
+    bench
+        .report(SAVE, Report::Saved(STORED))
+        .report(PUBLISH, Report::Published { stream_sequence: 9, segments: 2, edits: 0 });
     bench.report(MARK, Report::Marked).deliver_again(7, 2, "s").report(Ack, Report::Acknowledged).nothing_asked();
     assert_eq!(bench.processor.in_flight(), 0);
     bench.sleep(settings().retry_cap * 2).nothing_asked();
@@ -322,7 +327,7 @@ fn a_stale_summary_is_replaced_and_the_new_one_announced() {
     let Effect::Publish { key, announcement, notification } = effect else { panic!("{effect}") };
     assert_eq!(announcement.message_id(&key), "c:s%r3");
     assert_eq!(notification.revision, Some(3));
-    bench.report(Revision(EffectKind::Publish, 3), Report::Published { stream_sequence: 9, segments: 2 });
+    bench.report(Revision(EffectKind::Publish, 3), Report::Published { stream_sequence: 9, segments: 2, edits: 0 });
     bench.report(Revision(EffectKind::Mark, 3), Report::Marked).nothing_asked();
     assert_eq!(bench.processor.in_flight(), 0);
     assert!(bench.heartbeats.is_empty());
@@ -435,7 +440,7 @@ fn no_job_but_the_oldest_asks_for_a_page_while_there_is_no_room_for_its_bytes() 
     // Nobody waits for a page now, so the next one goes on, although the summary of the first is still held.
     bench.report(Of(EffectKind::Save, "a"), Report::Saved(STORED));
     bench.report(Of(EffectKind::Load, "b"), Report::Failed(Failure { kind: FailureKind::Busy, detail: "".into() }));
-    bench.report(Of(EffectKind::Publish, "a"), Report::Published { stream_sequence: 9, segments: 2 });
+    bench.report(Of(EffectKind::Publish, "a"), Report::Published { stream_sequence: 9, segments: 2, edits: 0 });
     bench.report(Of(EffectKind::Load, "c"), Report::Loaded(page(0..2, None)));
     bench.drain();
     let asked = |what: ExpectedEffect<'_>| bench.asked.iter().any(|(_, effect)| what.is(effect));
@@ -444,7 +449,7 @@ fn no_job_but_the_oldest_asks_for_a_page_while_there_is_no_room_for_its_bytes() 
     while let Some((effect, what)) = bench.asked.pop_front() {
         let report = match what {
             Effect::Save { .. } => Report::Saved(STORED),
-            Effect::Publish { .. } => Report::Published { stream_sequence: 9, segments: 2 },
+            Effect::Publish { .. } => Report::Published { stream_sequence: 9, segments: 2, edits: 0 },
             Effect::Mark { .. } => Report::Marked,
             Effect::Acknowledge { .. } => Report::Acknowledged,
             Effect::Count { .. }

@@ -216,7 +216,7 @@ impl PlayWorld {
             Effect::Save { summary } => {
                 let notified = self.stored.get(&summary.key).and_then(|stored| stored.notified);
                 let (segments, complete) = (summary.segments, summary.complete);
-                let stored = Stored { segments, complete, notified, revision: 1, revised: None };
+                let stored = Stored { segments, complete, notified, revision: 1, revised: None, edits: 0 };
                 self.stored.insert(summary.key.clone(), stored);
                 Report::Saved(stored)
             }
@@ -245,6 +245,7 @@ fn segment(index: i64) -> Segment {
         text: "Shall we begin?".to_owned(),
         start_ms: None,
         end_ms: None,
+        ..Segment::default()
     }
 }
 

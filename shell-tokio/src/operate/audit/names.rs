@@ -40,6 +40,9 @@ pub struct Name {
     /// How many segments are stored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stored: Option<u64>,
+    /// How often segments were changed since the summary.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub edits: Option<u64>,
     /// How many segments the end of the call announced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub announced: Option<u64>,

@@ -116,6 +116,7 @@ fn page(bytes: usize) -> Page {
         text: "so ".repeat(bytes / 6),
         start_ms: None,
         end_ms: None,
+        ..Segment::default()
     };
     Page { segments: vec![segment(0), segment(1)], ..Page::default() }
 }
@@ -125,11 +126,11 @@ fn report(effect: &Effect) -> Report {
         Effect::Count { .. } => Report::Counted { segments: 2 },
         Effect::Load { .. } => Report::Loaded(page(40)),
         Effect::Save { .. } => {
-            Report::Saved(Stored { segments: 2, complete: true, notified: None, revision: 1, revised: None })
+            Report::Saved(Stored { segments: 2, complete: true, notified: None, revision: 1, revised: None, edits: 0 })
         }
         Effect::Check { .. } => Report::Checked(None),
         Effect::Publish { notification, .. } => {
-            Report::Published { stream_sequence: 1, segments: notification.segments }
+            Report::Published { stream_sequence: 1, segments: notification.segments, edits: 0 }
         }
         Effect::Mark { .. } => Report::Marked,
         Effect::DeadLetter { .. } => Report::DeadLettered { stream_sequence: 1 },
