@@ -6,10 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     WallTime,
+    contract::trace_context::TraceContext,
     failure::Failure,
     ids::{EffectId, Session},
     micros,
-    summary::Segment,
+    summary::{Order, Segment, Summary},
 };
 
 /// Everything that the core can be told.
@@ -33,6 +34,11 @@ pub enum Input {
     Consumer(ConsumerSettings),
     /// Time has passed; nothing else has happened.
     Woken,
+    /// Take no more deliveries until [`Input::Resume`]; finish what is in hand. A message that JetStream sends for a request
+    /// that was under way is in hand too.
+    Quiet,
+    /// The end of [`Input::Quiet`].
+    Resume,
     /// Take no more work and come to an end; see [`Settings::grace`](crate::Settings::grace). The core asks for
     /// [`Output::StopDeliveries`](crate::Output::StopDeliveries) first.
     Drain,
@@ -58,6 +64,9 @@ pub struct Delivery {
     /// The message that this one was made from, where it was published again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redrive_of: Option<u64>,
+    /// The trace that the message belongs to: it goes on in the notification.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace_context: Option<Arc<TraceContext>>,
     /// The message, byte for byte.
     pub payload: Payload,
 }
@@ -180,6 +189,14 @@ pub struct Tally {
     pub without_start: u64,
 }
 
+impl Tally {
+    /// The [order](Order::of) of a call of these segments.
+    #[must_use]
+    pub fn order(self) -> Order {
+        if self.segments > 0 && self.without_start == 0 { Order::Start } else { Order::Index }
+    }
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
@@ -220,6 +237,9 @@ pub struct Stored {
     /// The last revision above 1 that was announced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revised: Option<u64>,
+    /// How often an operator had asked for the call to be processed again when it was built.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub reprocess: u64,
 }
 
 fn first_revision() -> u64 {
@@ -238,6 +258,14 @@ impl Stored {
     #[must_use]
     pub fn version(&self) -> TranscriptVersion {
         TranscriptVersion { segments: self.segments, edits: self.edits }
+    }
+
+    /// Whether a save of this summary leaves the stored one as it is: that one is of a later version of the segments; or of
+    /// the same, and made for a later request to process the call again; or for the same one, and announced.
+    #[must_use]
+    pub fn is_ahead_of(&self, summary: &Summary) -> bool {
+        let (mine, other) = ((self.version(), self.reprocess), (summary.version(), summary.reprocess));
+        mine > other || (mine == other && self.notified.is_some())
     }
 
     /// Whether nothing is left to do for a session whose segments are of this version: it is announced and not stale.

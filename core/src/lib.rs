@@ -31,7 +31,7 @@
 //!         Effect::Count { .. } => Report::Counted { segments: 0 },
 //!         Effect::Load { .. } => Report::Loaded(Page::default()),
 //!         Effect::Save { .. } => {
-//!             Report::Saved(Stored { segments: 0, complete: true, notified: None, revision: 1, revised: None, edits: 0 })
+//!             Report::Saved(Stored { segments: 0, complete: true, notified: None, revision: 1, revised: None, edits: 0, reprocess: 0 })
 //!         }
 //!         Effect::Check { .. } => Report::Checked(None),
 //!         Effect::Publish { notification, .. } => {
@@ -53,6 +53,7 @@
 //!     received_at: WallTime::from_millis(1_700_000_000_001),
 //!     reply: "$JS.ACK.TRANSCRIPTION.transcript-processor.1.1.1.1700000000000000000.0".into(),
 //!     redrive_of: None,
+//!     trace_context: None,
 //!     payload: Payload(ended.to_vec()),
 //! })]);
 //! let (mut now, mut performed) = (Time::ZERO, vec![]);
@@ -87,6 +88,7 @@ pub mod failure;
 pub mod ids;
 mod input;
 mod job;
+mod journal;
 mod kind;
 pub mod micros;
 mod output;
@@ -108,6 +110,7 @@ pub use self::{
         Tally, TranscriptVersion,
     },
     job::State,
+    journal::{AcknowledgementKind, JobBegan, JobMoved, JournalEntry, JournalEvent, SpanIds},
     kind::{EffectKind, Server},
     output::{Acknowledgement, Done, Effect, Notice, Output, Timer, WakeUp},
     processor::{DELIVERIES_STOP_WITHIN, Processor},

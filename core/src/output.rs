@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    contract::{Announcement, DeadLetter, Notification},
+    contract::{Announcement, DeadLetter, Notification, trace_context::TraceContext},
     event::SessionEnded,
     failure::Failure,
     ids::{EffectId, JobId, Key},
@@ -145,8 +145,9 @@ pub enum Effect {
         /// How many segments the last count found.
         counted: u64,
     },
-    /// Store the summary unless one of a later [version](crate::TranscriptVersion) is stored, or an announced one of the same;
-    /// keep a mark that is there, and count the revision up where an announced summary is replaced: [`Report::Saved`](crate::Report::Saved), once it
+    /// Store the summary unless one is stored that is [ahead of it](crate::Stored::is_ahead_of); keep a mark that is there,
+    /// and the higher number of requests to process the call again, and count the revision up where an announced summary
+    /// is replaced: [`Report::Saved`](crate::Report::Saved), once it
     /// is on the journals of a majority.
     Save {
         /// The summary.
@@ -166,6 +167,9 @@ pub enum Effect {
         announcement: Announcement,
         /// The payload.
         notification: Notification,
+        /// The trace that the end belongs to.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        trace_context: Option<Arc<TraceContext>>,
     },
     /// Mark the summary as announced unless it is: [`Report::Marked`](crate::Report::Marked), also where it is gone. A
     /// summary of the announced revision (1 where it is no revision) that is of a later version than was announced becomes

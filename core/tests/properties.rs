@@ -39,6 +39,8 @@ enum Step {
     },
     /// Lets the time pass to the next wake-up, so many times.
     Wake(u8),
+    Quiet,
+    Resume,
     Drain,
 }
 
@@ -73,6 +75,7 @@ fn step() -> impl Strategy<Value = Step> {
         ],
         20 => (prop_oneof![8 => 0..4_usize, 1 => 0..40_usize], what).prop_map(|(back, what)| Step::Report { back, what }),
         8 => (1..4_u8).prop_map(Step::Wake),
+        1 => prop::bool::ANY.prop_map(|quiet| if quiet { Step::Quiet } else { Step::Resume }),
         1 => prop::bool::weighted(0.1).prop_map(|drain| if drain { Step::Drain } else { Step::Wake(40) }),
     ]
 }
@@ -183,6 +186,8 @@ impl CheckedProcessor {
                 self.report(id, report(&effect, *what));
             }
             Step::Wake(times) => (0..*times).for_each(|_| self.wake()),
+            Step::Quiet => self.handle(Input::Quiet),
+            Step::Resume => self.handle(Input::Resume),
             Step::Drain => {
                 self.draining = true;
                 self.handle(Input::Drain);
@@ -217,6 +222,7 @@ impl CheckedProcessor {
             received_at: WallTime::from_millis(1_000_000 + i64::from(age_ms)),
             reply: reply.as_str().into(),
             redrive_of: (place % 5 == 4).then_some(1),
+            trace_context: None,
             payload: Payload(payload.clone().into_bytes()),
         };
         self.alive.insert(reply, self.now);
@@ -445,6 +451,7 @@ fn report(effect: &Effect, what: ReportPick) -> Report {
                 revision: u64::from(variant.max(1)),
                 revised: None,
                 edits: 0,
+                reprocess: 0,
             }),
             Effect::Check { .. } => Report::Checked((variant > 0).then(|| Stored {
                 segments: 2,
@@ -453,6 +460,7 @@ fn report(effect: &Effect, what: ReportPick) -> Report {
                 revision: 1,
                 revised: None,
                 edits: 0,
+                reprocess: 0,
             })),
             // An earlier run may have announced less; nobody but this one announces revisions.
             Effect::Publish { notification: ours, .. } => Report::Published {
@@ -511,6 +519,7 @@ proptest! {
             received_at: WallTime::from_millis(i64::MIN),
             reply: "".into(),
             redrive_of: None,
+            trace_context: None,
             payload: Payload(payload),
         }));
         prop_assert_eq!(processor.in_flight(), 1);

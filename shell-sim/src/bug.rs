@@ -89,11 +89,13 @@ pub enum Bug {
     MarksNotRead,
     /// Only a larger count makes a summary stale, and no change of a segment.
     EditNotNoticed,
+    /// A request to process a call again is taken for another end of the call.
+    AskedAgainIgnored,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 39] = [
+    pub const ALL: [Self; 40] = [
         Self::InsertInsteadOfUpsert,
         Self::NoMessageId,
         Self::WindowOfTwoMinutes,
@@ -133,6 +135,7 @@ impl Bug {
         Self::OneMarkIsEnough,
         Self::MarksNotRead,
         Self::EditNotNoticed,
+        Self::AskedAgainIgnored,
     ];
 
     /// Whether bugs are compiled in.
@@ -194,6 +197,7 @@ impl fmt::Display for Bug {
             Self::OneMarkIsEnough => "one mark is enough",
             Self::MarksNotRead => "marks not read",
             Self::EditNotNoticed => "edit not noticed",
+            Self::AskedAgainIgnored => "asked again ignored",
         })
     }
 }

@@ -199,6 +199,15 @@ fn one_call(rng: &mut Rng, number: usize, span_ms: u64) -> Call {
     if let ([end], true) = (ends.as_mut_slice(), claims) {
         end.payload = EndPayload::Claims(announced);
     }
+    // Told by its time as well: somebody corrects the first segment, and asks for the call again.
+    if ends_at % 8 == 3 {
+        if let Some(first) = segments.first().cloned() {
+            let corrected = "As corrected: shall we?".to_owned();
+            segments.push(SegmentSaved { at_ms: ends_at + 18_000, text: corrected, ..first });
+        }
+        let payload = EndPayload::AsksAgain { announces: announced, request: 1 };
+        ends.push(End { at_ms: ends_at + 20_000, payload });
+    }
     if rng.chance(8) {
         ends.push(End { at_ms: ends_at, payload: EndPayload::Malformed(rng.pick(&MALFORMED).to_owned()) });
     }

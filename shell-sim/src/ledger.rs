@@ -100,6 +100,8 @@ pub(crate) struct EndRecord {
     /// Whose end it is; `None` where no processor can tell.
     pub(crate) key: Option<Key>,
     pub(crate) announced: u64,
+    /// Which request to process the call again it is; 0 for none.
+    pub(crate) reprocess: u64,
     pub(crate) stored_at: Time,
     pub(crate) origin: Origin,
     pub(crate) attempts: Vec<Attempt>,
@@ -320,11 +322,12 @@ impl Ledger {
 
     fn end_stored(&mut self, now: Time, call: usize, end: usize, sequence: u64, origin: Origin) {
         let call = self.plan.calls.get(call).expect("the plan's call");
-        let (key, announced) = match &call.ends.get(end).expect("the plan's end").payload {
-            EndPayload::Announces(count) | EndPayload::Claims(count) => (Some(call.ids().key()), *count),
-            EndPayload::Malformed(_) => (None, 0),
+        let (key, announced, reprocess) = match &call.ends.get(end).expect("the plan's end").payload {
+            EndPayload::Announces(count) | EndPayload::Claims(count) => (Some(call.ids().key()), *count, 0),
+            EndPayload::AsksAgain { announces, request } => (Some(call.ids().key()), *announces, *request),
+            EndPayload::Malformed(_) => (None, 0, 0),
         };
-        self.enter_end(now, sequence, key, announced, origin);
+        self.enter_end(now, sequence, key, (announced, reprocess), origin);
     }
 
     /// A message that was made from a dead letter, or from an end: which of them does not matter to what is in it.
@@ -333,18 +336,26 @@ impl Ledger {
             end.handed_on = true;
         }
         let ended = SessionEnded::parse(&message.payload).ok();
-        let announced = ended.as_ref().map_or(0, |ended| ended.published_segments);
+        let numbers = ended.as_ref().map_or((0, 0), |ended| (ended.published_segments, ended.reprocess));
         let key = ended.map(|ended| ended.session.key());
-        self.enter_end(now, message.sequence, key, announced, Origin::Message);
+        self.enter_end(now, message.sequence, key, numbers, Origin::Message);
     }
 
-    fn enter_end(&mut self, now: Time, sequence: u64, key: Option<Key>, announced: u64, origin: Origin) {
+    fn enter_end(
+        &mut self,
+        now: Time,
+        sequence: u64,
+        key: Option<Key>,
+        (announced, reprocess): (u64, u64),
+        origin: Origin,
+    ) {
         if let Some(key) = &key {
             self.ends_of.entry(key.clone()).or_default().push(sequence);
         }
         let record = EndRecord {
             key,
             announced,
+            reprocess,
             stored_at: now,
             origin,
             attempts: vec![],

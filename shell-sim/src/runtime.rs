@@ -16,6 +16,72 @@ use std::{
 
 use transcript_core::Time;
 
+/// The executors of the world that a thread plays, by their numbers: which of them runs, and which have a task that was woken.
+///
+/// An executor tells whether it has something to run only by being asked for it. Most of them have nothing most of the time,
+/// and there are several questions for each task that runs.
+struct Executors {
+    running: Cell<usize>,
+    /// One bit for each; those with high numbers share the last one.
+    woken: Cell<u64>,
+}
+
+thread_local! {
+    static EXECUTORS: Executors = const { Executors { running: Cell::new(0), woken: Cell::new(0) } };
+}
+
+fn bit(executor: usize) -> u64 {
+    1 << executor.min(63)
+}
+
+/// From now on the tasks of this executor run.
+pub(crate) fn runs(executor: usize) {
+    EXECUTORS.with(|all| all.running.set(executor));
+}
+
+/// A task of this executor was woken, or is a new one.
+pub(crate) fn has_woken(executor: usize) {
+    EXECUTORS.with(|all| all.woken.set(all.woken.get() | bit(executor)));
+}
+
+/// None of this executor's tasks is awake.
+pub(crate) fn is_asleep(executor: usize) {
+    // Others share the last bit.
+    if executor < 63 {
+        EXECUTORS.with(|all| all.woken.set(all.woken.get() & !bit(executor)));
+    }
+}
+
+/// Whether this executor may have a task that was woken.
+pub(crate) fn may_run(executor: usize) -> bool {
+    EXECUTORS.with(|all| all.woken.get() & bit(executor) != 0)
+}
+
+/// A task that waits. Nobody wakes one but through this.
+#[derive(Debug)]
+pub(crate) struct Sleeper {
+    waker: Waker,
+    executor: usize,
+}
+
+impl Sleeper {
+    /// The task that is being polled.
+    pub(crate) fn of(context: &Context<'_>) -> Self {
+        Self { waker: context.waker().clone(), executor: EXECUTORS.with(|all| all.running.get()) }
+    }
+
+    /// It is the task that is being polled now.
+    fn becomes(&mut self, context: &Context<'_>) {
+        self.waker.clone_from(context.waker());
+        self.executor = EXECUTORS.with(|all| all.running.get());
+    }
+
+    pub(crate) fn wake(self) {
+        has_woken(self.executor);
+        self.waker.wake();
+    }
+}
+
 /// The world's clock and its timers.
 #[derive(Debug, Default)]
 pub(crate) struct Clock {
@@ -52,7 +118,7 @@ impl Clock {
                     Some(_) | None => return,
                 }
             };
-            due.into_iter().for_each(Waker::wake);
+            due.into_iter().for_each(Sleeper::wake);
         }
     }
 }
@@ -63,15 +129,15 @@ impl Clock {
 struct Timers {
     queue: BinaryHeap<Reverse<(Time, u64, usize)>>,
     /// Which timer waits at each place, and whom it wakes.
-    places: Vec<Option<(u64, Waker)>>,
+    places: Vec<Option<(u64, Sleeper)>>,
     free: Vec<usize>,
     made: u64,
 }
 
 impl Timers {
-    fn make(&mut self, at: Time, waker: Waker) -> usize {
+    fn make(&mut self, at: Time, sleeper: Sleeper) -> usize {
         self.made += 1;
-        let waiting = Some((self.made, waker));
+        let waiting = Some((self.made, sleeper));
         let place = self.free.pop().unwrap_or(self.places.len());
         match self.places.get_mut(place) {
             Some(free) => *free = waiting,
@@ -93,21 +159,21 @@ impl Timers {
     }
 
     /// Takes the first timer out; its place stays taken for as long as whoever sleeps there.
-    fn fire(&mut self) -> Option<Waker> {
+    fn fire(&mut self) -> Option<Sleeper> {
         let Reverse((_, _, place)) = self.queue.pop()?;
-        self.places.get_mut(place).and_then(Option::take).map(|(_, waker)| waker)
+        self.places.get_mut(place).and_then(Option::take).map(|(_, sleeper)| sleeper)
     }
 
     /// Whoever sleeps there is polled by another task now.
-    fn wakes(&mut self, place: usize, waker: &Waker) {
+    fn wakes(&mut self, place: usize, context: &Context<'_>) {
         if let Some((_, known)) = self.places.get_mut(place).and_then(Option::as_mut) {
-            known.clone_from(waker);
+            known.becomes(context);
         }
     }
 
-    fn forget(&mut self, place: usize) -> Option<Waker> {
+    fn forget(&mut self, place: usize) -> Option<Sleeper> {
         self.free.push(place);
-        self.places.get_mut(place).and_then(Option::take).map(|(_, waker)| waker)
+        self.places.get_mut(place).and_then(Option::take).map(|(_, sleeper)| sleeper)
     }
 }
 
@@ -127,9 +193,9 @@ impl Future for Sleep {
             return Poll::Ready(());
         }
         match self.place {
-            Some(place) => self.clock.timers.borrow_mut().wakes(place, context.waker()),
+            Some(place) => self.clock.timers.borrow_mut().wakes(place, context),
             None => {
-                let place = self.clock.timers.borrow_mut().make(self.at, context.waker().clone());
+                let place = self.clock.timers.borrow_mut().make(self.at, Sleeper::of(context));
                 self.place = Some(place);
             }
         }
@@ -150,7 +216,7 @@ impl Drop for Sleep {
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     items: RefCell<VecDeque<T>>,
-    waiting: RefCell<Option<Waker>>,
+    waiting: RefCell<Option<Sleeper>>,
 }
 
 impl<T> Default for Queue<T> {
@@ -173,7 +239,7 @@ impl<T> Queue<T> {
         std::future::poll_fn(|context| match self.pop() {
             Some(item) => Poll::Ready(item),
             None => {
-                self.waiting.replace(Some(context.waker().clone()));
+                self.waiting.replace(Some(Sleeper::of(context)));
                 Poll::Pending
             }
         })
@@ -195,7 +261,7 @@ pub(crate) type Bell = Slot<()>;
 #[derive(Debug)]
 pub(crate) struct Slot<T> {
     item: RefCell<Option<T>>,
-    waiting: RefCell<Option<Waker>>,
+    waiting: RefCell<Option<Sleeper>>,
 }
 
 impl<T> Default for Slot<T> {
@@ -217,7 +283,7 @@ impl<T> Slot<T> {
         std::future::poll_fn(|context| match self.item.borrow_mut().take() {
             Some(item) => Poll::Ready(item),
             None => {
-                self.waiting.replace(Some(context.waker().clone()));
+                self.waiting.replace(Some(Sleeper::of(context)));
                 Poll::Pending
             }
         })

@@ -26,6 +26,7 @@ fn planted_bugs_are_found_and_shrunk() {
         Bug::OneMarkIsEnough,
         Bug::MarksNotRead,
         Bug::EditNotNoticed,
+        Bug::AskedAgainIgnored,
     ];
     for bug in Bug::ALL.into_iter().filter(|bug| !slow.contains(bug)) {
         let hunted = hunt(bug, 1);
@@ -110,6 +111,19 @@ fn what_is_given_back_too_soon_comes_back() {
     let faults = vec![at(1_500, Action::Rollout { processor: 0, outage_ms: 1_000 })];
     let plan = Plan { faults, bug: None, ..short_window() };
     breaks(Bug::GivesBackTooSoon, "NobodyGetsBackWhatItGaveBack", &plan);
+}
+
+/// Somebody corrects a call after its summary was announced, and asks for it again.
+#[test]
+fn a_request_to_process_a_call_again_is_no_end_like_another() {
+    let mut call = Call::short("c", "s", 1_000);
+    let corrected = SegmentSaved { at_ms: 12_000, text: "As corrected.".to_owned(), ..call.segments[0].clone() };
+    call.segments.push(corrected);
+    let payload = EndPayload::AsksAgain { announces: 1, request: 1 };
+    call.ends.push(End { at_ms: 13_000, payload });
+    let plan = Plan { calls: vec![call], faults: vec![], bug: None, ..short_window() };
+    breaks(Bug::AskedAgainIgnored, "ARequestIsAnsweredByARevision", &plan);
+    assert_eq!(plan.run(Recording::Off).stats.revisions, 1);
 }
 
 /// The connection dies under a notification, and its process stands still until another one has announced the call and the

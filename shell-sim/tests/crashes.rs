@@ -42,6 +42,7 @@ impl Production {
             started_at: WallTime::from_millis(STARTED_MS),
             content: Content::Redacted,
             settings: settings.clone(),
+            pull_expires: None,
             continues: None,
             session: None,
             about: None,
@@ -67,6 +68,7 @@ impl Production {
             received_at: wall(delivered_ms),
             reply: format!("$JS.ACK.TRANSCRIPTION.transcript-processor.1.{sequence}.1.0.0").into(),
             redrive_of: None,
+            trace_context: None,
             payload: Payload(text.into_bytes()),
         };
         self.push(delivered_ms * MILLIS + 77, Input::Delivered(delivery));
@@ -153,6 +155,7 @@ impl Production {
                 revision: 1,
                 revised: None,
                 edits: 0,
+                reprocess: 0,
             }),
             Effect::Check { .. } => Report::Checked(None),
             Effect::Publish { notification, .. } => {
@@ -360,8 +363,7 @@ fn a_freeze_and_a_rollout_of_the_trace_happen_again() {
         let plan = Plan {
             seed: 0,
             processors: 2,
-            // As in production, where the traces come from.
-            options: Options { pull_expires_ms: Some(1_000), ..Options::quick() },
+            options: Options::quick(),
             calls: vec![Call::short("c", "s", 1_000)],
             faults: vec![Fault { when: Trigger::AtMs(2_000), what }],
             chores: vec![],

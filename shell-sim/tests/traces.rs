@@ -49,6 +49,7 @@ fn notes(trace: &[u8]) -> Vec<(Option<String>, Time, Note)> {
     for line in lines(trace) {
         match line {
             Line::Header(header) => processor = header.processor.map(|name| name.to_string()),
+            Line::TranscriberHeader(_) | Line::TranscriberEntry(_) => {}
             Line::Entry(entry) => {
                 if let Said::Note(note) = entry.said {
                     notes.push((processor.clone(), entry.at.expect("a note has a time"), note));
@@ -102,7 +103,7 @@ fn a_process_is_a_part_and_what_no_core_saw_is_another() {
         .into_iter()
         .filter_map(|line| match line {
             Line::Header(header) => Some(*header),
-            Line::Entry(_) => None,
+            Line::Entry(_) | Line::TranscriberHeader(_) | Line::TranscriberEntry(_) => None,
         })
         .collect();
     let names: Vec<Option<&str>> = headers.iter().map(|header| header.processor.as_deref()).collect();
@@ -167,7 +168,7 @@ fn a_processor_with_another_calendar_starts_by_it() {
     plan.options.skews_ms = vec![-750];
     let started = lines(&record("skewed", &plan)).into_iter().filter_map(|line| match line {
         Line::Header(header) => Some(header.started_at.as_millis()),
-        Line::Entry(_) => None,
+        Line::Entry(_) | Line::TranscriberHeader(_) | Line::TranscriberEntry(_) => None,
     });
     let started: Vec<i64> = started.collect();
     assert_eq!(started, [1_699_999_999_250, 1_700_000_000_000]);

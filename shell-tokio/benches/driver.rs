@@ -85,8 +85,19 @@ impl Bench {
         let (clock, turns) = (Clock::start(), Turns::default());
         let questions = questions().1;
         let (tape, pulls_restarted) = (None, 0);
-        let driver =
-            Driver { processor, client, servers, clock, inputs, nats, tape, turns, questions, pulls_restarted };
+        let driver = Driver {
+            processor,
+            client,
+            servers,
+            clock,
+            inputs,
+            nats,
+            tape,
+            spans: None,
+            turns,
+            questions,
+            pulls_restarted,
+        };
         Self { driver, signals }
     }
 
@@ -123,6 +134,7 @@ impl Servers for InstantServers {
                 revision: 1,
                 revised: None,
                 edits: 0,
+                reprocess: 0,
             }),
             Effect::Check { .. } => Report::Checked(None),
             Effect::Mark { .. } => Report::Marked,
@@ -150,7 +162,7 @@ impl Servers for InstantServers {
         }
         if self.left == 0 {
             for pull in std::mem::take(&mut self.pulls) {
-                self.answer(pull, Some(Status { code: 408, description: "Request Timeout".to_owned() }));
+                self.answer(pull, Some(Status { code: 408, description: "Request Timeout".into() }));
             }
         }
     }
@@ -187,6 +199,7 @@ fn delivery(sequence: usize) -> Delivery {
             "$JS.ACK.TRANSCRIPTION.transcript-processor.1.{sequence}.{sequence}.1700000000000000000.0"
         )),
         redrive_of: None,
+        trace_context: None,
         payload: Payload(payload.into_bytes()),
     }
 }

@@ -11,12 +11,13 @@ use async_nats::jetstream;
 use mongodb::Database;
 use serde_json::json;
 use tokio::sync::mpsc;
-use transcript_core::event::SessionEnded;
+use transcript_core::{event::SessionEnded, summary::Segment};
 use transcript_processor::{
+    call_page,
     cli::{
-        AuditArgs, CallsArgs, Command, ConvertArgs, DeadLettersCommand, MongodbArgs, NatsArgs, Offline, OnNats, Online,
-        Options, PauseArgs, PlayArgs, RecordingAction, RecordingArgs, RunArgs, SetupArgs, ShowArgs, StatusArgs, Stored,
-        TranscriberArgs,
+        AuditArgs, CallPageArgs, CallsArgs, Command, ConvertArgs, DeadLettersCommand, MongodbArgs, NatsArgs, Offline,
+        OnNats, Online, Options, PauseArgs, PlayArgs, QuietArgs, RecordingAction, RecordingArgs, ReprocessArgs,
+        RunArgs, SetupArgs, ShowArgs, StatusArgs, Stored, TranscriberArgs,
     },
     connect::{ConnectError, Logins, NatsConnection, connect_mongodb, connect_nats},
     error_line::error_line,
@@ -30,6 +31,8 @@ use transcript_processor::{
     operate::calls::{CallLine, CallState, Calls, Wanted},
     operate::dead_letters::{self, Outcome, Whole},
     operate::pause,
+    operate::processes::{self, Ask, Presence},
+    operate::reprocess::{self, Requested},
     operate::setup::{
         self, Api, Pause, Request,
         permissions::{Permissions, Refusals},
@@ -100,6 +103,7 @@ pub(super) async fn online(command: &Command, signals: &mut Signals) -> Done {
         Command::Play(online) => play(online, signals).await,
         Command::Show(stored) => show_summary(stored, signals).await,
         Command::Recording(on_nats) => recording(on_nats).await,
+        Command::CallPage(stored) => call_page(stored, signals).await,
         Command::DeadLetters(args) => dead_letters(&args.command, signals).await,
         Command::Audit(on) => {
             on_servers(on, signals, async |servers: Servers<'_>| audit(&servers, &on.args).await).await
@@ -112,6 +116,10 @@ pub(super) async fn online(command: &Command, signals: &mut Signals) -> Done {
             on_servers(on, signals, async |servers: Servers<'_>| pause(&servers, &on.args).await).await
         }
         Command::Resume(on) => on_servers(on, signals, async |servers: Servers<'_>| resume(&servers).await).await,
+        Command::Quiet(on_nats) => quiet(on_nats).await,
+        Command::Reprocess(on) => {
+            on_servers(on, signals, async |servers: Servers<'_>| reprocess(&servers, &on.args).await).await
+        }
         Command::Offline(command) => offline(command),
     }
 }
@@ -293,7 +301,11 @@ async fn show_summary(Stored { args, mongodb, connect, .. }: &Stored<ShowArgs>, 
     let logins = Logins::new(connect.timeout);
     let ends = Ends { logins: &logins, signals };
     on_mongodb(mongodb, connect.timeout, ends, async |database: &Database, _: Ends<'_>| {
-        let document = show::load(database, &args.call.session()?).await?;
+        let session = args.call.session()?;
+        if args.transcript {
+            return show_transcript(&show::transcript(database, &session, None).await?, args.json);
+        }
+        let document = show::load(database, &session).await?;
         if args.json {
             writeln!(io::stdout().lock(), "{}", show::to_json(document))?;
         } else {
@@ -302,6 +314,40 @@ async fn show_summary(Stored { args, mongodb, connect, .. }: &Stored<ShowArgs>, 
         Ok(Finding::Good)
     })
     .await
+}
+
+/// Serves the page on which people hold a call, until a signal comes.
+async fn call_page(stored: &Stored<CallPageArgs>, signals: &mut Signals) -> Done {
+    let logins = Logins::new(stored.login_timeout());
+    let ends = Ends { logins: &logins, signals };
+    on_mongodb(&stored.mongodb, stored.connect.timeout, ends, async |database: &Database, ends: Ends<'_>| {
+        let ready = |address: &str| print(address);
+        tokio::select! {
+            served = call_page::serve(&stored.args, database.clone(), ready) => served?,
+            (_, refused) = ends.first() => {
+                if refused.is_some() {
+                    return Ok(Finding::Bad);
+                }
+            }
+        }
+        Ok(Finding::Good)
+    })
+    .await
+}
+
+fn show_transcript(segments: &[Segment], json: bool) -> Done {
+    if segments.is_empty() {
+        return Err("no segment of the call is stored".into());
+    }
+    if json {
+        let mut out = io::stdout().lock();
+        for segment in segments {
+            writeln!(out, "{}", show::json_line(segment)?)?;
+        }
+    } else {
+        print(&show::render_transcript(segments))?;
+    }
+    Ok(Finding::Good)
 }
 
 async fn dead_letters(command: &DeadLettersCommand, signals: &mut Signals) -> Done {
@@ -401,6 +447,36 @@ async fn pause(Servers { js, .. }: &Servers<'_>, args: &PauseArgs) -> Done {
 async fn resume(Servers { js, .. }: &Servers<'_>) -> Done {
     let hands_out = pause::resume(js).await?;
     print(if hands_out { "resumed: calls are handed out" } else { "the consumer is still paused" })?;
+    Ok(Finding::Good)
+}
+
+/// Tells one processor; MongoDB has no part in it.
+async fn quiet(OnNats { args, nats, connect, .. }: &OnNats<QuietArgs>) -> Done {
+    let (refusals, logins) = (Refusals::default(), Logins::new(connect.timeout));
+    let connection = connect_nats(nats, connect.timeout, &refusals, &logins).await?;
+    let ask = if args.off { Ask::Resume } else { Ask::Quiet };
+    let Presence { name, in_hand, .. } = processes::tell(&connection.client, &args.name, ask).await?;
+    let in_hand = in_hand.unwrap_or(0);
+    print(&if args.off {
+        format!("{name} takes calls again")
+    } else {
+        format!("{name} takes no more calls; it has {in_hand} in hand. `quiet {name} --off` ends that")
+    })?;
+    Ok(Finding::Good)
+}
+
+async fn reprocess(Servers { js, database, .. }: &Servers<'_>, args: &ReprocessArgs) -> Done {
+    let requested = reprocess::request(js, database, &args.call.session()?).await?;
+    if args.json {
+        print_json(&requested)?;
+        return Ok(Finding::Good);
+    }
+    let Requested { key, stream_sequence, before, revision, .. } = &requested;
+    let is = if *before { "was asked for before and is not done yet" } else { "is asked for" };
+    print(&format!(
+        "processing {key} again {is} (message {stream_sequence}); its summary is revision {revision} now, and the next one is \
+         announced on transcript.revised"
+    ))?;
     Ok(Finding::Good)
 }
 

@@ -7,10 +7,12 @@
 //! | [`operate`] | setup, audit, dead letters, pause |
 //! | [`transcriber`] | the service that takes segments from WebSockets and requests |
 //! | [`transcripts`] | playing transcripts, showing summaries |
+//! | [`call_page`] | a page on which people hold a call in the browser |
 //! | [`recordings`] | publishing and watching the events of recordings |
 //! | [`traces`] | commands that read traces |
 //! | [`cli`], [`connect`], [`logging`], [`secret`], [`terminal`] | settings, connections, logs, passwords, terminals |
 
+pub mod call_page;
 pub mod cli;
 pub mod connect;
 pub mod error_line;

@@ -29,7 +29,7 @@ pub enum Version {
 ///
 /// # Errors
 ///
-/// See [`build`].
+/// Cargo cannot be run, or the sources do not compile: the error has what cargo said.
 pub async fn processor(version: Version) -> Result<PathBuf, BuildError> {
     static PRODUCT: OnceCell<PathBuf> = OnceCell::const_new();
     static FIRST: OnceCell<PathBuf> = OnceCell::const_new();
@@ -38,45 +38,35 @@ pub async fn processor(version: Version) -> Result<PathBuf, BuildError> {
             if let Some(named) = env::var_os(PROCESSOR_VARIABLE) {
                 return Ok(named.into());
             }
-            PRODUCT.get_or_try_init(|| async { Ok(build().await?.join("transcript-processor")) }).await.cloned()
+            PRODUCT.get_or_try_init(|| build("transcript-processor")).await.cloned()
         }
-        Version::First => FIRST.get_or_try_init(build_first_version).await.cloned(),
+        Version::First => FIRST.get_or_try_init(|| build("first_version")).await.cloned(),
     }
 }
 
-/// Builds the processor and the guard in the profile of the running executable, and returns the directory they are in.
+/// Builds a binary in the profile of the running executable.
 ///
 /// Cargo alone knows whether a binary is older than its sources, and its own lock lets many do this at once. Where
-/// nothing has changed it takes a fraction of a second.
-///
-/// # Errors
-///
-/// Cargo cannot be run, or the sources do not compile: the error has what cargo said.
-pub async fn build() -> Result<PathBuf, BuildError> {
+/// nothing has changed it takes a fraction of a second. All packages that have such binaries are named each time, so that
+/// cargo builds their dependencies with the same features for all of them, and once.
+async fn build(binary: &str) -> Result<PathBuf, BuildError> {
     let place = Place::of_this_executable()?;
-    let packages = ["--package", "transcript-processor", "--package", "transcript-tests"];
-    run_cargo(&place, &[&packages[..], &["--bin", "transcript-processor", "--bin", "process_guard"]].concat()).await?;
-    Ok(place.directory())
-}
-
-async fn build_first_version() -> Result<PathBuf, BuildError> {
-    let place = Place::of_this_executable()?;
-    run_cargo(&place, &["--package", "transcript-tests", "--bin", "first_version"]).await?;
-    Ok(place.directory().join("first_version"))
+    let packages = ["transcript-processor", "transcript-sim", "transcript-tests"];
+    let packages = packages.iter().flat_map(|package| ["--package", package]);
+    run_cargo(&place, &packages.chain(["--bin", binary]).collect::<Vec<_>>()).await?;
+    Ok(place.directory().join(binary))
 }
 
 /// Builds the simulator; `None` where this workspace has none.
 ///
 /// # Errors
 ///
-/// See [`build`].
+/// See [`processor`].
 pub async fn simulator() -> Result<Option<PathBuf>, BuildError> {
     if !workspace().join("shell-sim/src/main.rs").is_file() {
         return Ok(None);
     }
-    let place = Place::of_this_executable()?;
-    run_cargo(&place, &["--package", "transcript-sim", "--bin", "transcript-sim"]).await?;
-    Ok(Some(place.directory().join("transcript-sim")))
+    build("transcript-sim").await.map(Some)
 }
 
 async fn run_cargo(place: &Place, what: &[&str]) -> Result<(), BuildError> {
@@ -103,12 +93,12 @@ async fn run_cargo(place: &Place, what: &[&str]) -> Result<(), BuildError> {
     }
 }
 
-/// The guard's binary. Cargo builds it before it runs this package's tests, and [`build`] wherever that was not so.
+/// The guard's binary. Cargo builds it before it runs this package's tests, and [`build`] where that was not so.
 pub(crate) async fn process_guard() -> Result<PathBuf, BuildError> {
     static FOUND: OnceCell<PathBuf> = OnceCell::const_new();
     let find = || async {
         let process_guard = Place::of_this_executable()?.directory().join("process_guard");
-        if process_guard.is_file() { Ok(process_guard) } else { Ok(build().await?.join("process_guard")) }
+        if process_guard.is_file() { Ok(process_guard) } else { build("process_guard").await }
     };
     FOUND.get_or_try_init(find).await.cloned()
 }

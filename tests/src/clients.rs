@@ -17,6 +17,8 @@ pub enum Language {
     Node,
     /// Python 3.
     Python,
+    /// Go.
+    Go,
 }
 
 /// A client that can run.
@@ -30,22 +32,14 @@ pub struct Client {
 }
 
 impl Client {
-    /// The client of `fixtures/clients` in this language.
-    ///
-    /// # Errors
-    ///
-    /// See [`Self::of_program`].
-    pub fn of(language: Language) -> io::Result<Self> {
-        Self::of_program(language, &fs::read_to_string(fixture(language.program()))?)
-    }
-
-    /// A client with the pinned libraries of its language, which are fetched once into the target directory.
+    /// A client of this program. The libraries of Node and Python are pinned, and fetched once into the target directory; those
+    /// of Go are Debian's packages.
     ///
     /// # Errors
     ///
     /// Why it cannot run here: there is no interpreter, or the libraries can neither be found nor fetched.
     pub fn of_program(language: Language, program: &str) -> io::Result<Self> {
-        succeeded(Command::new(language.interpreter()).arg("--version"))?;
+        succeeded(Command::new(language.interpreter()).arg(language.version()))?;
         let libraries = libraries(language)?;
         let directory = tempfile::tempdir()?;
         fs::write(directory.path().join(language.file()), program)?;
@@ -78,10 +72,17 @@ impl Client {
 
     fn process(&self) -> tokio::process::Command {
         let mut process = tokio::process::Command::new(self.language.interpreter());
-        process.arg(self.directory.path().join(self.language.file())).stdin(Stdio::null()).kill_on_drop(true);
-        if self.language == Language::Python {
-            process.env("PYTHONPATH", &self.libraries).env("PYTHONDONTWRITEBYTECODE", "1");
+        match self.language {
+            Language::Node => {}
+            Language::Python => {
+                process.env("PYTHONPATH", &self.libraries).env("PYTHONDONTWRITEBYTECODE", "1");
+            }
+            Language::Go => {
+                process.arg("run").envs([("GO111MODULE", "off"), ("GOFLAGS", "")]).env("GOPATH", &self.libraries);
+                process.env("GOCACHE", cargo::target_dir().join("clients/go-build"));
+            }
         }
+        process.arg(self.directory.path().join(self.language.file())).stdin(Stdio::null()).kill_on_drop(true);
         process
     }
 }
@@ -91,6 +92,15 @@ impl Language {
         match self {
             Self::Node => "node",
             Self::Python => "python3",
+            Self::Go => "go",
+        }
+    }
+
+    /// The argument with which the interpreter tells its version.
+    const fn version(self) -> &'static str {
+        match self {
+            Self::Node | Self::Python => "--version",
+            Self::Go => "version",
         }
     }
 
@@ -98,39 +108,48 @@ impl Language {
         match self {
             Self::Node => "call.mjs",
             Self::Python => "call.py",
-        }
-    }
-
-    /// The program in `fixtures/`.
-    const fn program(self) -> &'static str {
-        match self {
-            Self::Node => "clients/node/call.mjs",
-            Self::Python => "clients/python/call.py",
-        }
-    }
-
-    /// What pins the libraries, with their hashes.
-    const fn pins(self) -> &'static str {
-        match self {
-            Self::Node => include_str!("../../fixtures/clients/node/package-lock.json"),
-            Self::Python => include_str!("../../fixtures/clients/python/requirements.txt"),
+            Self::Go => "call.go",
         }
     }
 }
 
-/// The directory of the libraries. Many processes may do this at once: one fetches, the others wait for it.
+/// The directory of the libraries.
 fn libraries(language: Language) -> io::Result<PathBuf> {
+    match language {
+        Language::Node => {
+            fetched(language, include_str!("../../fixtures/clients/node/package-lock.json"), install_node)
+        }
+        Language::Python => {
+            fetched(language, include_str!("../../fixtures/clients/python/requirements.txt"), install_python)
+        }
+        Language::Go => {
+            for library in ["github.com/nats-io/nats.go", "go.mongodb.org/mongo-driver"] {
+                fs::metadata(Path::new(GO_LIBRARIES).join("src").join(library)).map_err(|error| {
+                    io::Error::other(format!("{library} is not below {GO_LIBRARIES}/src ({error}): {GO_PACKAGES}"))
+                })?;
+            }
+            Ok(GO_LIBRARIES.into())
+        }
+    }
+}
+
+/// Where Debian's packages put the sources of Go's libraries.
+const GO_LIBRARIES: &str = "/usr/share/gocode";
+const GO_PACKAGES: &str = "install golang-github-nats-io-go-nats-dev and golang-mongodb-mongo-driver-dev";
+
+/// The directory of libraries that are fetched. Many processes may do this at once: one fetches, the others wait for it.
+fn fetched(language: Language, pins: &str, install: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<PathBuf> {
     let clients = cargo::target_dir().join("clients");
     fs::create_dir_all(&clients)?;
     let directory = clients.join(language.interpreter());
     // What was fetched for other pins is fetched again.
-    let is_fetched = || fs::read_to_string(directory.join("pins")).is_ok_and(|pins| pins == language.pins());
+    let is_fetched = || fs::read_to_string(directory.join("pins")).is_ok_and(|of| of == pins);
     let lock = File::create(clients.join("lock"))?;
     lock.lock()?;
     if !is_fetched() {
         let fetched = tempfile::tempdir_in(&clients)?;
-        fetch(language, fetched.path())?;
-        fs::write(fetched.path().join("pins"), language.pins())?;
+        install(fetched.path())?;
+        fs::write(fetched.path().join("pins"), pins)?;
         if directory.exists() {
             fs::remove_dir_all(&directory)?;
         }
@@ -140,23 +159,20 @@ fn libraries(language: Language) -> io::Result<PathBuf> {
     Ok(directory)
 }
 
-fn fetch(language: Language, into: &Path) -> io::Result<()> {
-    match language {
-        Language::Node => {
-            for file in ["package.json", "package-lock.json"] {
-                fs::copy(fixture("clients/node").join(file), into.join(file))?;
-            }
-            let mut npm = Command::new("npm");
-            npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"]).current_dir(into);
-            succeeded(&mut npm).map(drop)
-        }
-        Language::Python => {
-            let mut pip = Command::new("python3");
-            pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--require-hashes"]);
-            pip.arg("--target").arg(into).arg("-r").arg(fixture("clients/python/requirements.txt"));
-            succeeded(&mut pip).map(drop)
-        }
+fn install_node(into: &Path) -> io::Result<()> {
+    for file in ["package.json", "package-lock.json"] {
+        fs::copy(fixture("clients/node").join(file), into.join(file))?;
     }
+    let mut npm = Command::new("npm");
+    npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"]).current_dir(into);
+    succeeded(&mut npm).map(drop)
+}
+
+fn install_python(into: &Path) -> io::Result<()> {
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--require-hashes"]);
+    pip.arg("--target").arg(into).arg("-r").arg(fixture("clients/python/requirements.txt"));
+    succeeded(&mut pip).map(drop)
 }
 
 fn succeeded(command: &mut Command) -> io::Result<String> {

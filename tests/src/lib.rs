@@ -33,11 +33,13 @@
 //! - Nothing sleeps for a while and hopes: conditions are awaited ([`wait::wait_until`]), and a time passes only where it is
 //!   what is tested, such as the time for which a crashed processor stays down.
 
+pub mod browser_call;
 pub mod by_hand;
 pub mod calls;
 pub mod cargo;
 pub mod certificates;
 pub mod clients;
+pub mod collector;
 pub mod conformance;
 pub mod crash;
 pub mod http;
@@ -55,5 +57,6 @@ pub mod storm;
 pub mod summary;
 pub mod transcriber;
 pub mod transcriber_by_hand;
+pub mod transcriber_storm;
 pub mod wait;
 pub mod world;

@@ -36,7 +36,7 @@ pub fn check(call: &Call, stored: &Document) -> Result<(), WrongSummary> {
     let expected = of_the_call(serde_json::to_value(&expected).unwrap_or_default());
     let found = of_the_call(Bson::from(stored.clone()).into_relaxed_extjson());
     if found != expected || !stored.contains_key("notified") {
-        return Err(WrongSummary { expected, found: stored.clone() });
+        return Err(WrongSummary { expected, found: Box::new(stored.clone()) });
     }
     Ok(())
 }
@@ -48,7 +48,7 @@ pub struct WrongSummary {
     /// What the segments add up to.
     pub expected: Value,
     /// What is stored.
-    pub found: Document,
+    pub found: Box<Document>,
 }
 
 fn of_the_call(mut summary: Value) -> Value {

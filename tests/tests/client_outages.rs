@@ -219,6 +219,75 @@ async fn delivered(world: &TestWorld, deliveries: usize) -> Outcome {
     Ok(())
 }
 
+/// Waits until a processor behind a proxy has so many calls in hand. What the server has counted as delivered may still be on
+/// its way, and is lost with the server.
+async fn in_hand(proxy: &NatsProxy, calls: usize, within: Duration) -> Outcome {
+    wait_until(format!("{calls} calls are in hand"), within, || async {
+        let deliveries = proxy.count(&NatsTraffic::Delivery, Fate::Passed);
+        if deliveries >= calls { Ok(()) } else { Err(deliveries.to_string()) }
+    })
+    .await?;
+    Ok(())
+}
+
+/// Waits until so many calls have a summary.
+async fn saved(world: &TestWorld, processor: &Processor, calls: usize, within: Duration) -> Outcome {
+    wait_until(format!("{calls} calls are to be announced"), within, || async {
+        let saved = world.summaries().await.map_err(|error| error.to_string())?.len();
+        if saved == calls { Ok(()) } else { Err(format!("{saved}: {}", processor.logs())) }
+    })
+    .await?;
+    Ok(())
+}
+
+/// Waits until the consumer has nothing left to hand over and nothing handed over.
+async fn acknowledged(world: &TestWorld, processor: &Processor, within: Duration) -> Outcome {
+    wait_until("all are acknowledged", within, || async {
+        let consumer = world.consumer().await.map_err(|error| error.to_string())?;
+        let left = consumer.num_pending + u64::try_from(consumer.num_ack_pending).unwrap_or(0);
+        if left == 0 { Ok(()) } else { Err(format!("{left} are left: {}", processor.logs())) }
+    })
+    .await?;
+    Ok(())
+}
+
+/// A server that is killed has written down what it delivered up to 100 ms before. This one has lost all of it: it drops an
+/// acknowledgement without a word until it has handed the message over again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_is_acknowledged_once_to_a_server_that_has_forgotten_its_delivery() -> Outcome {
+    const CALLS: usize = 50;
+    let mut world = TestWorld::start().await?;
+    world.processor("setup").run(LONG).await?;
+    for number in 0..CALLS {
+        world.publish(SESSION_ENDED_SUBJECT, end(number)).await?;
+    }
+    let proxy = NatsProxy::start(world.nats.process().address()).await?;
+    let mongo = MongoProxy::start(world.mongod_address()).await?;
+    let held = mongo.hold(MongoTraffic::command("aggregate", SEGMENTS_COLLECTION));
+    let command = world.processor("run").environment("NATS_URL", proxy.url()).environment("MONGODB_URI", mongo.uri());
+    let processor = command.arguments(["--quiet-period", "100ms"]).start_ready(LONG).await?;
+    in_hand(&proxy, CALLS, LONG).await?;
+    world.nats.process().kill().await?;
+    let store = world.nats.process().directory().join("store/jetstream/$G/streams");
+    fs::remove_file(store.join(TRANSCRIPTION_STREAM).join("obs").join(CONSUMER).join("o.dat"))?;
+    drop(held);
+    saved(&world, &processor, CALLS, LONG).await?;
+    // Nobody is given anything until all that can be acknowledged would have been.
+    let no_pulls = proxy.discard(NatsTraffic::Pull);
+    world.nats.start_again().await?;
+    wait_until("all are marked", LONG, || async {
+        let summaries = world.summaries().await.map_err(|error| error.to_string())?;
+        let marked = summaries.iter().filter(|summary| summary.contains_key("notified")).count();
+        if marked == CALLS { Ok(()) } else { Err(format!("{marked}: {}", processor.logs())) }
+    })
+    .await?;
+    drop(no_pulls);
+    acknowledged(&world, &processor, LONG).await?;
+    assert_eq!(proxy.count(&NatsTraffic::Ack, Fate::Passed), CALLS);
+    processor.terminate().await?;
+    Ok(())
+}
+
 /// What a processor holds in memory now, in KiB.
 fn resident(processor: &Processor) -> Result<u64, Box<dyn std::error::Error>> {
     let status = fs::read_to_string(format!("/proc/{}/status", processor.pid()))?;
@@ -247,15 +316,11 @@ async fn an_outage_of_nats_takes_no_memory_and_ends_with_one_request_for_each_ca
     let command = world.processor("run").environment("NATS_URL", proxy.url()).environment("MONGODB_URI", mongo.uri());
     // An outage of the test is an outage: a request of the held MongoDB is not to fail for it.
     let processor = command.arguments(["--quiet-period", "100ms"]).start_ready(LONG).await?;
-    delivered(&world, calls).await?;
+    in_hand(&proxy, calls, within).await?;
     world.nats.process().kill().await?;
     processor.logged("cannot connect to NATS again", LONG).await?;
     drop(held);
-    wait_until("all calls are to be announced", within, || async {
-        let saved = world.summaries().await.map_err(|error| error.to_string())?.len();
-        if saved == calls { Ok(()) } else { Err(format!("{saved}: {}", processor.logs())) }
-    })
-    .await?;
+    saved(&world, &processor, calls, within).await?;
     let (begun, before) = (Instant::now(), resident(&processor)?);
     let mut most = before;
     while begun.elapsed() < outage {
@@ -266,12 +331,7 @@ async fn an_outage_of_nats_takes_no_memory_and_ends_with_one_request_for_each_ca
     world.nats.start_again().await?;
     let back = Instant::now();
     announced(&world, &processor, calls, within).await?;
-    wait_until("all are acknowledged", within, || async {
-        let consumer = world.consumer().await.map_err(|error| error.to_string())?;
-        let left = consumer.num_pending + u64::try_from(consumer.num_ack_pending).unwrap_or(0);
-        if left == 0 { Ok(()) } else { Err(format!("{left} are left: {}", processor.logs())) }
-    })
-    .await?;
+    acknowledged(&world, &processor, within).await?;
     let sent: Vec<NatsTraffic> = proxy
         .log()
         .into_iter()

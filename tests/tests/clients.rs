@@ -23,16 +23,16 @@ const EVENTS: [&str; 7] =
 
 #[tokio::test]
 async fn a_client_in_node_publishes_a_call_and_reads_that_it_is_processed() -> TestResult {
-    publishes_a_call_and_reads_that_it_is_processed(Language::Node).await
+    publishes_a_call_and_reads_that_it_is_processed(Language::Node, "clients/node/call.mjs").await
 }
 
 #[tokio::test]
 async fn a_client_in_python_publishes_a_call_and_reads_that_it_is_processed() -> TestResult {
-    publishes_a_call_and_reads_that_it_is_processed(Language::Python).await
+    publishes_a_call_and_reads_that_it_is_processed(Language::Python, "clients/python/call.py").await
 }
 
-async fn publishes_a_call_and_reads_that_it_is_processed(language: Language) -> TestResult {
-    let client = match Client::of(language) {
+async fn publishes_a_call_and_reads_that_it_is_processed(language: Language, program: &str) -> TestResult {
+    let client = match Client::of_program(language, &fs::read_to_string(fixture(program))?) {
         Ok(client) => client,
         Err(error) => {
             eprintln!("skipped: the client in {language:?} cannot run here: {error}");

@@ -43,6 +43,7 @@ fn edited(session: u8, segments: u64, edits: u64) -> Arc<Summary> {
         session,
         segments,
         published_segments: 5,
+        reprocess: 0,
         complete: segments >= 5,
         edits,
         words: 0,
@@ -56,7 +57,13 @@ fn edited(session: u8, segments: u64, edits: u64) -> Arc<Summary> {
 }
 
 fn save(session: u8, segments: u64) -> Command {
-    Command::Save { summary: summary(session, segments), durability: Durability::Journal }
+    asked(session, segments, 0, 0)
+}
+
+/// The save of a summary that an operator has asked for so many times.
+fn asked(session: u8, segments: u64, edits: u64, reprocess: u64) -> Command {
+    let summary = Arc::new(Summary { reprocess, ..Summary::clone(&edited(session, segments, edits)) });
+    Command::Save { summary, durability: Durability::Journal }
 }
 
 /// mongod, told what the model is told.
@@ -169,6 +176,7 @@ impl Real {
                 at: WallTime::from_millis(mark.get_datetime("at").expect("a date").timestamp_millis()),
             }),
             revision: number(&document, "revision").unwrap_or(1),
+            reprocess: number(&document, "reprocess").unwrap_or(0),
             revised: document.get_document("revised").ok().and_then(|mark| number(mark, "revision")),
         })))
     }
@@ -205,9 +213,8 @@ fn command() -> impl Strategy<Value = Command> {
     let existing = prop_oneof![Just(Existing::Kept), Just(Existing::Replaced)];
     let session = || (0..2_u8).prop_map(|number| -> Arc<str> { format!("s{number}").into() });
     prop_oneof![
-        3 => (0..2_u8, 0..7_u64, 0..3_u64).prop_map(|(session, segments, edits)| Command::Save {
-            summary: edited(session, segments, edits),
-            durability: Durability::Journal,
+        3 => (0..2_u8, 0..7_u64, 0..3_u64, 0..5_u64).prop_map(|(session, segments, edits, drawn)| {
+            asked(session, segments, edits, drawn.saturating_sub(2))
         }),
         2 => (0..2_u8, 1..9_u64, 0..7_u64, 0..3_u64).prop_map(|(session, stream_sequence, segments, edits)| Command::Mark {
             key: summary(session, 0).key.clone(),

@@ -98,7 +98,7 @@ async fn a_segment_between_the_notification_and_the_mark_makes_a_revision() -> O
     .await?;
     assert_eq!(
         String::from_utf8_lossy(&told.payload),
-        r#"{"conversationId":"conversation","sessionId":"session","segments":3,"complete":true,"revision":2}"#
+        r#"{"key":"conversation:session","conversationId":"conversation","sessionId":"session","segments":3,"complete":true,"revision":2}"#
     );
     let first = world.notifications().await?;
     assert_eq!(first.iter().map(|it| it.notification.segments).collect::<Vec<_>>(), [2]);

@@ -518,7 +518,7 @@ async fn segments_after_the_summary_make_a_revision_where_that_is_asked_for() ->
     assert_eq!(header(&told, "Nats-Msg-Id"), format!("{}%r3", call.session.key()));
     assert_eq!(
         String::from_utf8_lossy(&told.payload),
-        r#"{"conversationId":"conversation","sessionId":"slow","segments":5,"complete":true,"revision":3}"#
+        r#"{"key":"conversation:slow","conversationId":"conversation","sessionId":"slow","segments":5,"complete":true,"revision":3}"#
     );
     assert_eq!(world.notifications().await?.len(), 1);
     one.terminate().await?;

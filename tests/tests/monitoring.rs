@@ -7,7 +7,9 @@ use async_nats::{HeaderMap, jetstream::stream::DiscardPolicy};
 use serde_json::Value;
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 use transcript_core::{
-    contract::{CONSUMER, DEAD_LETTER_SUBJECT, REASON_HEADER, SESSION_ENDED_SUBJECT, TRANSCRIPTION_STREAM},
+    contract::{
+        CONSUMER, DEAD_LETTER_SUBJECT, REASON_HEADER, SESSION_ENDED_SUBJECT, SUMMARIES_COLLECTION, TRANSCRIPTION_STREAM,
+    },
     ids::Session,
 };
 use transcript_processor::monitor::finding::FindingName;
@@ -15,7 +17,8 @@ use transcript_tests::{
     calls::{Call, fixture},
     http::{self, HttpAnswer},
     process_guard::Exit,
-    processor::Processor,
+    processor::{Processor, ProcessorCommand},
+    proxy::{Direction, Flow, MongoProxy, MongoTraffic},
     wait::wait_until,
     world::{StoreOf, TestWorld},
 };
@@ -35,7 +38,11 @@ struct Watched {
 
 impl Watched {
     async fn start(world: &TestWorld, arguments: &[&str]) -> Result<Self, Box<dyn std::error::Error>> {
-        let processor = world.processor("run").arguments(HTTP).arguments(arguments).start().await?;
+        Self::of(world.processor("run"), arguments).await
+    }
+
+    async fn of(run: ProcessorCommand, arguments: &[&str]) -> Result<Self, Box<dyn std::error::Error>> {
+        let processor = run.arguments(HTTP).arguments(arguments).start().await?;
         let address = processor.address("listening for HTTP", LONG).await?;
         Ok(Self { processor, address })
     }
@@ -147,7 +154,12 @@ async fn what_calls_come_to_is_counted_and_every_name_is_there() -> Outcome {
         (&found["segments"], &found["publishedSegments"], &found["complete"]),
         (&3.into(), &5.into(), &false.into())
     );
+    assert_eq!(found.get("transcript"), None, "what was said is not shown unless that is asked for");
     assert_eq!(watched.get("/session.json?conversation=c&session=none").await?.status, 404);
+    assert_eq!(watched.get("/session.json").await?.status, 400);
+    let action = "{\"action\":\"resume\"}";
+    let action = format!("POST /action HTTP/1.0\r\nHost: {}\r\nContent-Length: 19\r\n\r\n{action}", watched.address);
+    assert_eq!(http::send(watched.address, &action).await?.status, 403, "without a token nothing can be done");
     assert_eq!(watched.get("/session.json?conversation=c&session=").await?.status, 400);
     watched.processor.terminate().await?;
     Ok(())
@@ -254,7 +266,7 @@ async fn bad_requests_slow_clients_and_forged_tokens_are_refused() -> Outcome {
     assert_eq!(status("GET /healthz HTTP/1.0\r\n\r\n".to_owned()).await?, 403);
     assert_eq!(status(of_host("/nothing", "")).await?, 404);
     let post = format!("POST /status.json HTTP/1.0\r\nHost: {host}\r\nContent-Length: 0\r\n\r\n");
-    assert_ne!(status(post).await?, 200, "nothing can be posted");
+    assert_ne!(status(post).await?, 200, "nothing can be posted there");
     let endless = of_host("/healthz", &format!("X: {}\r\n", "x".repeat(64 << 10)));
     assert!(!matches!(status(endless).await, Ok(200)), "a header that is too large");
     let page = http::get(address, "/", "").await?;
@@ -303,6 +315,28 @@ async fn servers_that_go_away_are_found_and_their_return_too() -> Outcome {
     assert!(told.contains("enable JetStream"), "{told}");
     world.nats.enable_jetstream().await?;
     watched.ready().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mongodb_that_answers_no_writes_and_one_that_is_slow_are_found() -> Outcome {
+    let world = TestWorld::start().await?;
+    let proxy = MongoProxy::start(world.mongod_address()).await?;
+    let run = world.processor("run").environment("MONGODB_URI", proxy.uri());
+    let watched = Watched::of(run, &[&SHORT[..], &["--request-timeout", "1s"]].concat()).await?;
+    watched.ready().await?;
+    let held = proxy.hold(MongoTraffic::command("update", SUMMARIES_COLLECTION));
+    end(&world, "unsaved", 2, 2).await?;
+    let told = watched.finds("mongodb_cannot_write", 503).await?;
+    assert!(told.contains("majority of the replica set"), "{told}");
+    let status = world.processor("status").arguments(["--from", &watched.address.to_string()]).start().await?;
+    assert_eq!(status.wait(LONG).await?, Exit::Code(1), "something keeps calls from being processed");
+    assert!(status.output().contains("No summary can be saved"), "{}", status.output());
+    drop(held);
+    watched.ready().await?;
+    proxy.set(Direction::ToClient, Flow::Delay(Duration::from_millis(1500)));
+    let told = watched.finds("mongodb_slow", 200).await?;
+    assert!(told.contains("for a ping"), "{told}");
     Ok(())
 }
 
@@ -379,6 +413,115 @@ async fn a_consumer_at_its_bound_a_trace_without_a_place_and_a_stopped_process_a
     watched.processor.thaw().await?;
     watched.processor.ask_to_end()?;
     watched.processor.wait(LONG).await?;
+    Ok(())
+}
+
+/// What an operator does on the page, and with `quiet`: with the token, from the page itself, and logged.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_acts_on_the_page_with_the_token_and_nobody_else_does() -> Outcome {
+    let world = TestWorld::start().await?;
+    let directory = tempfile::tempdir()?;
+    let file = directory.path().join("token");
+    fs::write(&file, "s3cret\n")?;
+    let file = file.to_str().ok_or("a path is a text")?;
+    let own = ["--name", "host.a 7", "--page-content", "--http-token-file", file];
+    let watched = Watched::start(&world, &[&SHORT[..], &own].concat()).await?;
+    watched.ready().await?;
+    let (address, host) = (watched.address, watched.address.to_string());
+    let token = "Authorization: Bearer s3cret\r\n";
+    let json = "Content-Type: application/json\r\n";
+    let post = |headers: String, body: &'static str| {
+        let length = body.len();
+        let request =
+            format!("POST /action HTTP/1.0\r\nHost: {host}\r\nContent-Length: {length}\r\n{headers}\r\n{body}");
+        async move { http::send(address, &request).await }
+    };
+    let act = |body| post(format!("{token}{json}"), body);
+
+    let letter = world.publish(SESSION_ENDED_SUBJECT, b"no JSON".to_vec()).await? + 1;
+    wait_until("the dead letter is seen", LONG, || async {
+        let status = http::get(address, "/status.json", token).await.map_err(|error| error.to_string())?.body;
+        let status: Value = serde_json::from_str(&status).map_err(|error| error.to_string())?;
+        if status["deadLetters"]["open"] == 1 { Ok(()) } else { Err(status.to_string()) }
+    })
+    .await?;
+    let discard = r#"{"action":"discard","sequences":[2]}"#;
+    assert_eq!(letter, 2);
+    for (headers, status) in [
+        (json.to_owned(), 401),
+        (format!("Authorization: Bearer s3cres\r\n{json}"), 401),
+        (format!("{token}Content-Type: text/plain\r\n"), 403),
+        (format!("{token}{json}Origin: http://example.org\r\n"), 403),
+        (format!("{token}{json}Origin: null\r\n"), 403),
+        (format!("{token}{json}Sec-Fetch-Site: cross-site\r\n"), 403),
+    ] {
+        assert_eq!(post(headers.clone(), discard).await?.status, status, "{headers}");
+    }
+    for bad in ["", "{}", r#"{"action":"drop"}"#, r#"{"action":"discard","sequences":["x"]}"#] {
+        assert_eq!(act(bad).await?.status, 400, "{bad}");
+    }
+    let endless = format!("POST /action HTTP/1.0\r\nHost: {host}\r\n{token}{json}Content-Length: 9999999\r\n\r\n");
+    assert_eq!(http::send(address, &endless).await?.status, 413, "a body that is too large");
+    assert_eq!(http::get(address, "/action", token).await?.status, 405);
+    assert!(world.payloads("transcription.discarded").await?.is_empty(), "nothing was done");
+    let done = act(discard).await?;
+    assert_eq!((done.status, serde_json::from_str::<Value>(&done.body)?["good"].clone()), (200, true.into()));
+    assert_eq!(act(r#"{"action":"redrive","sequences":[2]}"#).await?.status, 409, "it is gone");
+
+    assert_eq!(act(r#"{"action":"pause","seconds":3600}"#).await?.status, 200);
+    assert_eq!(act(r#"{"action":"resume"}"#).await?.status, 200);
+    watched.ready().await?;
+
+    assert_eq!(act(r#"{"action":"quiet","name":"nobody"}"#).await?.status, 409);
+    assert_eq!(act(r#"{"action":"quiet","name":"host.a 7"}"#).await?.status, 200);
+    let listed = world.processor("status").run(LONG).await?;
+    assert!(listed.contains("processor host.a 7, version") && listed.contains("QUIET, 0 in hand"), "{listed}");
+    wait_until("no pull request is under way", LONG, || async {
+        match world.consumer().await.map_err(|error| error.to_string())?.num_waiting {
+            0 => Ok(()),
+            waiting => Err(format!("{waiting} wait")),
+        }
+    })
+    .await?;
+    let session = end(&world, "waits", 2, 2).await?;
+    let other = world.processor("run").arguments(SHORT).arguments(["--name", "other"]).start_ready(LONG).await?;
+    wait_until("the other one takes the call", LONG, || async {
+        let known = world.summary(&session.key()).await.map_err(|error| error.to_string())?;
+        let notified = known.is_some_and(|summary| summary.get_document("notified").is_ok());
+        if notified { Ok(()) } else { Err("not yet".to_owned()) }
+    })
+    .await?;
+    assert!(other.logs().contains("conversation:waits"), "{}", other.logs());
+    assert!(!watched.processor.logs().contains("conversation:waits"), "it is quiet");
+    other.terminate().await?;
+    let session = end(&world, "later", 2, 2).await?;
+    let told = world.processor("quiet").arguments(["host.a 7", "--off"]).run(LONG).await?;
+    assert!(told.contains("takes calls again"), "{told}");
+    wait_until("it takes calls again", LONG, || async {
+        let known = world.summary(&session.key()).await.map_err(|error| error.to_string())?;
+        known.filter(|summary| summary.get_document("notified").is_ok()).map(drop).ok_or_else(|| "not yet".to_owned())
+    })
+    .await?;
+    let absent = world.processor("quiet").argument("nobody").start().await?;
+    assert_eq!(absent.wait(LONG).await?, Exit::Code(1));
+    assert!(absent.logs().contains("no process answers to the name"), "{}", absent.logs());
+
+    let found = http::get(address, "/session.json?key=conversation:later", token).await?;
+    let found: Value = serde_json::from_str(&found.body)?;
+    assert_eq!((&found["segmentsNow"], &found["transcript"][1]["speaker"]), (&2.into(), &"Tom O'Neil".into()));
+    assert!(found["summary"].as_str().is_some_and(|text| text.contains("Ana M.")), "{found}");
+    let again = r#"{"action":"reprocess","conversationId":"conversation","sessionId":"later"}"#;
+    assert_eq!(act(again).await?.status, 200);
+    wait_until("it is processed again", LONG, || async {
+        let revised = world.payloads("transcript.revised").await.map_err(|error| error.to_string())?;
+        if revised.len() == 1 { Ok(()) } else { Err(revised.len().to_string()) }
+    })
+    .await?;
+    let logs = watched.processor.logs();
+    for told in ["asked for on the status page", "done on the status page", "peer=127.0.0.1:", "Discard"] {
+        assert!(logs.contains(told), "{told} is not in {logs}");
+    }
+    assert!(!logs.contains("s3cret"), "{logs}");
     Ok(())
 }
 

@@ -199,7 +199,7 @@ async fn without_a_stream_setup_is_called_for() -> TestResult {
     assert_eq!(world.segments().count_documents(doc! {}).await?, 0);
 
     let publisher = Publisher::new(world.jetstream.clone());
-    let ended = SessionEnded { session: Session::new("c", "s")?, published_segments: 0 };
+    let ended = SessionEnded { session: Session::new("c", "s")?, published_segments: 0, reprocess: 0 };
     assert!(matches!(publisher.session_ended(&ended).await, Err(PublishError::NoStream(_))));
     Ok(())
 }

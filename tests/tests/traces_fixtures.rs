@@ -259,6 +259,8 @@ fn replayed(
     match replay(Reader::new(BufReader::new(File::open(scenario.file())?)), new_core) {
         Ok(replayed) => Ok(Ok(replayed)),
         Err(Problem::Difference(difference)) => Ok(Err(difference)),
-        Err(error @ (Problem::Read(_) | Problem::Settings { .. })) => Err(error.into()),
+        Err(error @ (Problem::Read(_) | Problem::Settings { .. } | Problem::TranscriberSettings { .. })) => {
+            Err(error.into())
+        }
     }
 }

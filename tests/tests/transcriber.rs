@@ -10,6 +10,7 @@ use transcript_tests::{
     calls::{Call, fixture},
     process_guard::Exit,
     processor::ProcessorCommand,
+    proxy::{MongoProxy, NatsProxy, TcpProxy},
     transcriber::{Client, Closed, RunningTranscriber, without_nats},
     wait::wait_until,
     world::TestWorld,
@@ -364,5 +365,76 @@ async fn a_session_in_which_nobody_speaks_ends_too() -> Outcome {
     ana.close().await?;
     let ends = ended(&world, 1).await?;
     assert_eq!(ends, [json!({ "conversationId": "c", "sessionId": "silent", "publishedSegments": 0 })]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_socket_whose_traffic_is_swallowed_keeps_no_session_open_and_its_client_goes_on_elsewhere() -> Outcome {
+    let world = world().await?;
+    let transcriber = RunningTranscriber::start(transcriber(&world).arguments(["--silence-timeout", "1s"])).await?;
+    let proxy = TcpProxy::start(transcriber.address).await?;
+    let query = "?client=ana&epoch=1";
+    let mut old = Client::connect(proxy.address(), "c", "s", query, &[]).await?;
+    for number in 0..5 {
+        old.say(&number.to_string(), "This arrives.").await?;
+    }
+    assert_eq!(old.finalize().await?, 5);
+    proxy.silence();
+    for number in 5..8 {
+        old.say(&number.to_string(), "This is swallowed.").await?;
+    }
+    let mut new = Client::connect(proxy.address(), "c", "s", query, &[]).await?;
+    for number in 5..8 {
+        new.say(&number.to_string(), "This arrives at last.").await?;
+    }
+    assert_eq!(new.finalize().await?, 3);
+    new.close().await?;
+    // Neither side of the old socket is ever closed by the network.
+    let ends = ended(&world, 1).await?;
+    assert_eq!(ends.first().map(|end| &end["publishedSegments"]), Some(&json!(8)), "{}", transcriber.process.logs());
+    assert!(stored(&world).await?.iter().all(|segment| !segment.to_string().contains("swallowed")));
+    drop(old);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_what_goes_to_nats_is_swallowed_segments_are_stored_and_published_later() -> Outcome {
+    let world = world().await?;
+    let proxy = NatsProxy::start(world.nats.process().address()).await?;
+    let command = transcriber(&world).environment("NATS_URL", proxy.url()).arguments(["--request-timeout", "2s"]);
+    let transcriber = RunningTranscriber::start(command).await?;
+    let mut ana = transcriber.connect("c", "s", "").await?;
+    ana.say("before", "Before.").await?;
+    assert_eq!(ana.finalize().await?, 1);
+    proxy.silence();
+    for number in 0..20 {
+        ana.say(&number.to_string(), "Meanwhile.").await?;
+    }
+    assert_eq!(ana.finalize().await?, 21);
+    ana.close().await?;
+    let ends = ended(&world, 1).await?;
+    assert_eq!(ends.first().map(|end| &end["publishedSegments"]), Some(&json!(21)), "{}", transcriber.process.logs());
+    assert_eq!(world.payloads(SEGMENT_SUBJECT).await?.len(), 21);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_what_goes_to_mongod_is_swallowed_clients_wait_and_nothing_is_lost() -> Outcome {
+    let world = world().await?;
+    let proxy = MongoProxy::start(world.mongod_address()).await?;
+    let command = transcriber(&world).environment("MONGODB_URI", proxy.uri()).arguments(["--request-timeout", "1s"]);
+    let transcriber = RunningTranscriber::start(command).await?;
+    let mut ana = transcriber.connect("c", "s", "").await?;
+    ana.say("before", "Before.").await?;
+    assert_eq!(ana.finalize().await?, 1);
+    proxy.silence();
+    for number in 0..20 {
+        ana.say(&number.to_string(), "Meanwhile.").await?;
+    }
+    assert_eq!(ana.finalize().await?, 21, "{}", transcriber.process.logs());
+    ana.close().await?;
+    let ends = ended(&world, 1).await?;
+    assert_eq!(ends.first().map(|end| &end["publishedSegments"]), Some(&json!(21)));
+    assert_eq!(stored(&world).await?.len(), 21);
     Ok(())
 }

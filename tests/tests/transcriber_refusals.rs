@@ -2,7 +2,11 @@
 
 use std::{error::Error, fs, time::Duration};
 
-use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use base64::{
+    Engine,
+    engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
+};
+use mongodb::bson::Document;
 use ring::hmac;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -19,10 +23,12 @@ use tokio_tungstenite::tungstenite::{
         coding::{Data, OpCode},
     },
 };
+use transcript_processor::service::clock::Clock;
 use transcript_tests::{
     http::{self, HttpAnswer, HttpError},
     process_guard::Exit,
     transcriber::{Client, RunningTranscriber, TranscriberError, without_nats},
+    wait::wait_until,
     world::TestWorld,
 };
 
@@ -276,5 +282,111 @@ async fn a_connection_from_which_nothing_is_heard_is_closed() -> Outcome {
     assert!(begun.elapsed() < Duration::from_secs(30), "the default is not what was set: {:?}", begun.elapsed());
     alive.say("1", "Still here.").await?;
     assert_eq!(alive.finalize().await?, 1);
+    Ok(())
+}
+
+/// The headers with which Recall.ai would sign this body now.
+fn signed_by_recall(key: &[u8], body: &str) -> [(&'static str, String); 3] {
+    let timestamp = (Clock::start().wall().as_millis() / 1000).to_string();
+    let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), format!("msg_1.{timestamp}.{body}").as_bytes());
+    let signature = format!("v1,{}", STANDARD.encode(tag));
+    [("webhook-id", "msg_1".to_owned()), ("webhook-timestamp", timestamp), ("webhook-signature", signature)]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn engines_that_must_sign_are_let_in_by_their_signature_and_by_nothing_else() -> Outcome {
+    let (recall, twilio) = ([7; 24], "0123456789abcdef0123456789abcdef");
+    let (_world, transcriber, _files) = started(|files| {
+        let file = |name: &str, text: &str| {
+            let file = files.path().join(name);
+            fs::write(&file, text).expect("the directory is there");
+            file.display().to_string()
+        };
+        let tokens = ["--token-file".to_owned(), file("tokens", SECRET)];
+        let recall = ["--recall-secret-file".to_owned(), file("recall", &format!("whsec_{}", STANDARD.encode(recall)))];
+        let twilio = ["--twilio-token-file".to_owned(), file("twilio", twilio)];
+        let url = ["--public-url", "wss://calls.example"].map(str::to_owned);
+        [tokens, recall, twilio, url].concat()
+    })
+    .await?;
+    let of_recall = signed_by_recall(&recall, "");
+    let headers = of_recall.each_ref().map(|(name, value)| (*name, value.as_str()));
+    assert_eq!(status(&transcriber, "?dialect=recall", &headers).await?, 101);
+    assert_eq!(status(&transcriber, "?dialect=recall", &headers[..2]).await?, 401);
+    assert_eq!(status(&transcriber, "?dialect=deepgram", &headers).await?, 401, "another dialect needs a token");
+    assert_eq!(status(&transcriber, &format!("?dialect=recall&token={SECRET}"), &[]).await?, 401, "it is not signed");
+    let url = "wss://calls.example/v1/conversations/c/sessions/s?dialect=conversationrelay";
+    let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, twilio.as_bytes());
+    let of_twilio = STANDARD.encode(hmac::sign(&key, url.as_bytes()));
+    let of_other = STANDARD.encode(hmac::sign(&key, b"wss://calls.example/v1/conversations/c/sessions/t"));
+    for (signature, expected) in [(of_twilio, 101), (of_other, 401)] {
+        let headers = [("x-twilio-signature", signature.as_str())];
+        assert_eq!(status(&transcriber, "?dialect=conversationrelay", &headers).await?, expected);
+    }
+    let said = json!({ "event": "transcript.data", "data": { "data": { "words": [{ "text": "Hello." }] } } });
+    let body = said.to_string();
+    let path = "/v1/conversations/c/sessions/s/segments?dialect=recall";
+    for (signed, expected) in [(body.as_str(), 200), ("{}", 401)] {
+        let headers = signed_by_recall(&recall, signed).map(|(name, value)| format!("{name}: {value}\r\n")).concat();
+        let length = body.len();
+        let end = format!("Content-Length: {length}\r\nConnection: close\r\n\r\n{body}");
+        let request = format!("POST {path} HTTP/1.1\r\nHost: x\r\n{headers}{end}");
+        let answer = http::send(transcriber.address, &request).await?;
+        assert_eq!(answer.status, expected, "{}", answer.body);
+    }
+    let log = transcriber.process.logs();
+    assert!(!log.contains("whsec_") && !log.contains(twilio), "{log}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn conversation_relay_is_told_errors_and_nothing_else() -> Outcome {
+    let (world, transcriber, _files) = started(|_| vec![]).await?;
+    let mut client = transcriber.connect("c", "s", "?dialect=conversationrelay").await?;
+    client.send(&json!({ "type": "prompt", "voicePrompt": "Hello.", "last": true })).await?;
+    let stored = wait_until("the prompt is stored", LONG, || async {
+        match world.segments().count_documents(Document::new()).await {
+            Ok(1) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    stored.await?;
+    client.send(&json!({ "type": "prompt" })).await?;
+    let first = client.next().await?;
+    assert_eq!(first["type"], "error", "{first}");
+    Ok(())
+}
+
+/// Requests whose bodies never come to an end take all places there are for bodies; a socket needs none.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_send_their_bodies_slowly_hold_a_bounded_number_of_places() -> Outcome {
+    let (_world, transcriber, _files) = started(|_| vec![]).await?;
+    let path = "/v1/conversations/c/sessions/s/segments";
+    let begun = format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{{");
+    let mut slow = Vec::new();
+    for _ in 0..256 {
+        let mut stream = TcpStream::connect(transcriber.address).await?;
+        stream.write_all(begun.as_bytes()).await?;
+        slow.push(stream);
+    }
+    let refused = wait_until("no place is left", LONG, || async {
+        match transcriber.post(path, "{\"text\":\"Hello.\"}").await {
+            Ok((503, answer)) => Ok(answer),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    let refused = refused.await?;
+    assert_eq!(refused["retryable"], true, "{refused}");
+    let mut client = transcriber.connect("c", "s", "").await?;
+    client.say("1", "Nobody else is affected.").await?;
+    assert_eq!(client.finalize().await?, 1);
+    drop(slow);
+    let served = wait_until("there is a place again", LONG, || async {
+        match transcriber.post(path, "{\"text\":\"Hello.\"}").await {
+            Ok((200, _)) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    served.await?;
     Ok(())
 }

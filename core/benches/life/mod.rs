@@ -72,6 +72,7 @@ fn delivery(sequence: u64) -> Delivery {
             "$JS.ACK.TRANSCRIPTION.transcript-processor.1.{sequence}.{sequence}.1700000000000000000.0"
         )),
         redrive_of: None,
+        trace_context: None,
         payload: Payload(payload.into_bytes()),
     }
 }
@@ -93,6 +94,7 @@ fn report(effect: &Effect, segments: &[Segment], pages: &mut Vec<Page>) -> Repor
             revision: 1,
             revised: None,
             edits: 0,
+            reprocess: 0,
         }),
         Effect::Check { .. } => Report::Checked(None),
         Effect::Publish { notification, .. } => {

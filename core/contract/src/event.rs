@@ -18,6 +18,16 @@ pub struct SessionEnded {
     pub session: Session,
     /// How many segments its transcriber published.
     pub published_segments: u64,
+    /// How often an operator has asked for the call to be processed again, this time included; 0, and absent, for the end of
+    /// a call. A summary of as many segments, made for a lower number, gives way although it was announced, and the new
+    /// one is announced as a revision.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub reprocess: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl SessionEnded {
@@ -38,8 +48,9 @@ impl SessionEnded {
         let conversation_id = id("conversationId", raw.conversation_id.as_ref())?;
         let session_id = id("sessionId", raw.session_id.as_ref())?;
         let session = Session::new(conversation_id, session_id)?;
-        let published_segments = count(raw.published_segments.as_ref())?;
-        Ok(Self { session, published_segments })
+        let published_segments = count("publishedSegments", raw.published_segments.as_ref())?;
+        let reprocess = raw.reprocess.as_ref().map_or(Ok(0), |number| count("reprocess", Some(number)))?;
+        Ok(Self { session, published_segments, reprocess })
     }
 }
 
@@ -67,8 +78,8 @@ pub enum Rejection {
     #[error(transparent)]
     Id(#[from] IdError),
     /// A count that is negative, fractional, too large, or no number.
-    #[error("publishedSegments is not a whole number from 0 to {MAX_COUNT}")]
-    NotACount,
+    #[error("{0} is not a whole number from 0 to {MAX_COUNT}")]
+    NotACount(&'static str),
 }
 
 #[derive(Deserialize)]
@@ -77,6 +88,7 @@ struct Raw {
     conversation_id: Option<Value>,
     session_id: Option<Value>,
     published_segments: Option<Value>,
+    reprocess: Option<Value>,
 }
 
 fn not_json(error: &serde_json::Error) -> Rejection {
@@ -92,11 +104,11 @@ fn id<'a>(name: &'static str, value: Option<&'a Value>) -> Result<&'a str, Rejec
     value.ok_or(Rejection::Missing(name))?.as_str().ok_or(Rejection::NotAString(name))
 }
 
-fn count(value: Option<&Value>) -> Result<u64, Rejection> {
-    let value = value.ok_or(Rejection::Missing("publishedSegments"))?;
+fn count(name: &'static str, value: Option<&Value>) -> Result<u64, Rejection> {
+    let value = value.ok_or(Rejection::Missing(name))?;
     // JSON does not tell 3 from 3.0, and some writers send every number with a fraction.
     let whole = value.as_u64().or_else(|| value.as_f64().filter(|n| n.fract() == 0.0 && *n >= 0.0).map(|n| n as u64));
-    whole.filter(|n| *n <= MAX_COUNT).ok_or(Rejection::NotACount)
+    whole.filter(|n| *n <= MAX_COUNT).ok_or(Rejection::NotACount(name))
 }
 
 #[cfg(test)]

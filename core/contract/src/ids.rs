@@ -105,16 +105,21 @@ impl Key {
     /// by byte.
     #[must_use]
     pub fn subject_token(&self) -> String {
-        let mut token = String::with_capacity(self.0.len());
-        for byte in self.0.bytes() {
-            if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b':') {
-                token.push(char::from(byte));
-            } else {
-                token.push_str(&format!("%{byte:02X}"));
-            }
-        }
-        token
+        subject_token(&self.0)
     }
+}
+
+/// A text as one token of a subject.
+pub(crate) fn subject_token(text: &str) -> String {
+    let mut token = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b':') {
+            token.push(char::from(byte));
+        } else {
+            token.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    token
 }
 
 impl fmt::Display for Key {

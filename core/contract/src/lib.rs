@@ -4,9 +4,10 @@
 
 pub mod event;
 pub mod ids;
+pub mod trace_context;
 mod wall_time;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 pub use self::wall_time::WallTime;
 use self::{
@@ -51,13 +52,16 @@ pub const PROCESSOR_HEADER: &str = "Transcript-Processor";
 /// The most bytes that a dead letter has of a message that can never be processed. The stream keeps the message itself for
 /// as long as it keeps any; the dead letters of a flood of such messages must not take as much again.
 pub const DEAD_LETTER_BYTES: usize = 16 << 10;
+/// Where every process is asked how it stands. The stream's subjects do not cover it: nothing of this is stored.
+pub const PROCESSES_SUBJECT: &str = "transcript-processes";
 /// The collection of segments.
 pub const SEGMENTS_COLLECTION: &str = "transcriptsegments";
 /// The collection of summaries.
 pub const SUMMARIES_COLLECTION: &str = "transcriptsummaries";
 
-/// The notification: the payload of `transcript.processed`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// The notification: the payload of `transcript.processed`. On the wire it begins with the session's `key`, the `_id` of the
+/// stored summary, so that nobody who reads it needs to escape ids.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Notification {
     /// The session whose summary is stored.
@@ -68,11 +72,31 @@ pub struct Notification {
     /// Whether those are at least as many as were announced.
     pub complete: bool,
     /// How often those segments were changed, all together; absent where none was.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default)]
     pub edits: u64,
     /// Which summary of the session this is, counted from 1; only `transcript.revised` says it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub revision: Option<u64>,
+}
+
+impl Serialize for Notification {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct WithKey<'a> {
+            key: Key,
+            #[serde(flatten)]
+            session: &'a Session,
+            segments: u64,
+            complete: bool,
+            #[serde(skip_serializing_if = "is_zero")]
+            edits: u64,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            revision: Option<u64>,
+        }
+        let Self { session, segments, complete, edits, revision } = self;
+        let (key, segments, complete) = (session.key(), *segments, *complete);
+        WithKey { key, session, segments, complete, edits: *edits, revision: *revision }.serialize(serializer)
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
@@ -170,6 +194,19 @@ pub fn redrive_id(stream_sequence: u64) -> String {
     format!("redrive-{stream_sequence}")
 }
 
+/// `Nats-Msg-Id` of an end that asks for a call to be processed again, for the `number`th time: asking twice for the same
+/// time is asking once.
+#[must_use]
+pub fn reprocess_id(key: &Key, number: u64) -> String {
+    format!("{key}%p{number}")
+}
+
+/// Where the processes of this name are asked, and told what to do.
+#[must_use]
+pub fn process_subject(name: &str) -> String {
+    format!("{PROCESSES_SUBJECT}.{}", ids::subject_token(name))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,6 +221,21 @@ mod tests {
         let free = |taken| free_message_id(Announcement::Processed.message_id(&key), taken);
         assert_eq!([free(0), free(1), free(2)], ["c:s", "c:s%n", "c:s%n2"]);
         assert_eq!(redrive_id(7), "redrive-7");
+        assert_eq!(process_subject("host-a.example 7"), "transcript-processes.host-a%2Eexample%207");
+        assert_eq!(reprocess_id(&key, 2), "c:s%p2");
+    }
+
+    #[test]
+    fn a_notification_names_its_key_and_is_read_without_it() {
+        let session = Session::new("c:d", "s").expect("ids are valid");
+        let notification = Notification { session, segments: 3, complete: false, edits: 0, revision: None };
+        let written = serde_json::to_value(&notification).expect("it is JSON");
+        let mut told = serde_json::json!({
+            "key": "c%3Ad:s", "conversationId": "c:d", "sessionId": "s", "segments": 3, "complete": false
+        });
+        assert_eq!(written, told);
+        told.as_object_mut().expect("an object").remove("key");
+        assert_eq!(serde_json::from_value::<Notification>(told).expect("older ones have none"), notification);
     }
 
     #[test]

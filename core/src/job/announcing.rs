@@ -14,7 +14,7 @@ impl Job {
     /// processor may have announced it since, and the stream may have forgotten that.
     pub(super) fn stored(&mut self, call: SessionEnded, news: News, around: Around<'_>) -> (Phase, Next) {
         let Around { now, settings, .. } = around;
-        let Some(announcement) = self.announcement(news.stored, settings) else {
+        let Some(announcement) = self.announcement(&call, news.stored, settings) else {
             return self.done_with(news);
         };
         if now.since(news.read_at) > settings.mark_is_fresh_for() {
@@ -25,12 +25,13 @@ impl Job {
 
     /// What is to be announced of a stored summary. A job without a delivery only announces what replaced an announced
     /// summary; the first announcement is the business of the job that has the delivery.
-    fn announcement(&self, stored: Stored, settings: &Settings) -> Option<Announcement> {
+    fn announcement(&self, call: &SessionEnded, stored: Stored, settings: &Settings) -> Option<Announcement> {
         match stored.notified {
             None if self.reply.is_none() => None,
             None if settings.announce_once => Some(Announcement::ProcessedOnce),
             None => Some(Announcement::Processed),
-            Some(_) if settings.revise => {
+            // What an operator asked for is announced by every processor.
+            Some(_) if settings.revise || call.reprocess > 0 => {
                 stored.unannounced_revision().map(|revision| Announcement::Revised { revision })
             }
             Some(_) => None,
@@ -49,14 +50,15 @@ impl Job {
             (Question::Covered, Some(stored))
                 if stored.notified.is_some()
                     && stored.segments >= call.published_segments
-                    && self.announcement(stored, around.settings).is_none() =>
+                    && stored.reprocess >= call.reprocess
+                    && self.announcement(&call, stored, around.settings).is_none() =>
             {
                 self.done_with(News { stored, read_at, loaded_at: None })
             }
             (Question::Covered, _) => self.settle(call),
             (Question::News { loaded_at }, Some(stored)) => {
                 let news = News { stored, read_at, loaded_at };
-                match self.announcement(stored, around.settings) {
+                match self.announcement(&call, stored, around.settings) {
                     Some(announcement) => (Phase::Publishing { call, announcement, news }, Next::Ask),
                     None => self.done_with(news),
                 }
@@ -110,7 +112,11 @@ impl Job {
 }
 
 /// Whether nothing is owed for the end of a call of which this is stored. An end that announces more than a complete summary
-/// has is not done.
+/// has is not done, nor is a request to process the call again of which the summary or its revision is missing.
 fn is_done(stored: Stored, call: &SessionEnded) -> bool {
-    stored.notified.is_some() && (!stored.complete || stored.segments >= call.published_segments)
+    let is_asked_for = call.reprocess > 0;
+    let is_answered = stored.reprocess >= call.reprocess && stored.unannounced_revision().is_none();
+    stored.notified.is_some()
+        && (!stored.complete || stored.segments >= call.published_segments)
+        && (!is_asked_for || is_answered)
 }

@@ -87,7 +87,7 @@ impl Job {
     /// A job about a session whose summary is behind its segments, which waits until it is the first of its key.
     pub(crate) fn stale(id: JobId, now: Time, key: Key, stale: StaleSummary) -> Self {
         let StaleSummary { session, published_segments, received_at } = stale;
-        let phase = Phase::Queued { call: SessionEnded { session, published_segments } };
+        let phase = Phase::Queued { call: SessionEnded { session, published_segments, reprocess: 0 } };
         Self { key: Some(key), ..Self::in_phase(id, now, received_at, phase) }
     }
 
@@ -97,6 +97,7 @@ impl Job {
         job.attempt = delivery.attempt;
         job.began_as = delivery.attempt;
         job.reply = Some(Arc::clone(&delivery.reply));
+        job.trace_context = delivery.trace_context.clone();
         job.age = delivery.received_at.since(delivery.stored_at);
         job.timers.set(Timer::Heartbeat, now.after(settings.heartbeat_interval()));
         job
@@ -110,6 +111,7 @@ impl Job {
             began_as: 0,
             exhausted: false,
             reply: None,
+            trace_context: None,
             key: None,
             delivered: now,
             received_at,

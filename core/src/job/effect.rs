@@ -54,6 +54,7 @@ impl Job {
                     edits: stored.edits,
                     revision: matches!(announcement, Announcement::Revised { .. }).then_some(stored.revision),
                 },
+                trace_context: self.trace_context.clone(),
             }),
             Phase::Marking { announcement, told, notified, .. } => Some(Effect::Mark {
                 key: self.key.clone()?,

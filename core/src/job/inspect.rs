@@ -8,6 +8,7 @@ use crate::{
     counters::{JobView, Settled},
     ids::{EffectId, Key},
     input::Report,
+    journal::{JobBegan, JobMoved},
     kind::EffectKind,
     output::{Acknowledgement, Done},
     served::Service,
@@ -163,6 +164,30 @@ impl Job {
             attempts: self.attempt,
             took: now.since(self.delivered),
         })
+    }
+
+    /// How its journal begins.
+    pub(crate) fn began(&self) -> JobBegan {
+        JobBegan {
+            state: self.state(),
+            key: self.key.clone(),
+            stream_sequence: (self.stream_sequence > 0).then_some(self.stream_sequence),
+            attempt: self.attempt,
+            age: self.age,
+            trace_context: self.trace_context.clone(),
+        }
+    }
+
+    /// Where it stands, for its journal.
+    pub(crate) fn moved(&self, done: Option<Done>) -> JobMoved {
+        let announcement =
+            if let Phase::Publishing { announcement, .. } = &self.phase { Some(*announcement) } else { None };
+        let acknowledgement = if let Phase::Acknowledging { acknowledgement } = &self.phase {
+            Some(acknowledgement.into())
+        } else {
+            None
+        };
+        JobMoved { to: self.state(), announcement, acknowledgement, done }
     }
 
     /// How many segments its end announced.

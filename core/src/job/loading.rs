@@ -142,7 +142,11 @@ impl Loading {
     ///
     /// A panic.
     pub(super) fn finish(self, call: &SessionEnded, built_at: WallTime) -> Result<Summary, Panicked> {
-        caught(move || self.summarizer.finish(&call.session, call.published_segments, built_at))
+        let reprocess = call.reprocess;
+        caught(move || Summary {
+            reprocess,
+            ..self.summarizer.finish(&call.session, call.published_segments, built_at)
+        })
     }
 }
 

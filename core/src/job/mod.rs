@@ -139,7 +139,7 @@ pub(crate) use self::state::{Event, Next, Outcome};
 use crate::{
     WallTime,
     bug::Planted,
-    contract::{Announcement, DeadLetter},
+    contract::{Announcement, DeadLetter, trace_context::TraceContext},
     counters::Settled,
     event::SessionEnded,
     ids::{JobId, Key},
@@ -174,6 +174,8 @@ pub(crate) struct Job {
     exhausted: bool,
     /// Where it is acknowledged; `None` for a job without a delivery.
     reply: Option<Arc<str>>,
+    /// The trace that its message belongs to.
+    trace_context: Option<Arc<TraceContext>>,
     /// `None` where the payload named no call.
     key: Option<Key>,
     delivered: Time,
@@ -388,10 +390,11 @@ impl Job {
     }
 
     /// An earlier job of the key is done. An end that was stored before that one loaded the segments, and announces no more
-    /// than it found, has nothing to add.
+    /// than it found, has nothing to add. A request to process the call again has: what that job loaded may not be stored.
     fn covered(&mut self, call: SessionEnded, outcome: Outcome) -> (Phase, Next) {
         let is_older = outcome.loaded_at.is_some_and(|loaded_at| self.ended_at <= loaded_at);
-        if !is_older || self.reply.is_none() || call.published_segments > outcome.segments {
+        let asks_again = call.reprocess > 0;
+        if !is_older || asks_again || self.reply.is_none() || call.published_segments > outcome.segments {
             return (Phase::Queued { call }, Next::Stay);
         }
         self.outcome = Some(Outcome { loaded_at: None, ..outcome });

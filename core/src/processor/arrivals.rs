@@ -105,6 +105,7 @@ impl Processor {
         }
         self.without_delivery += usize::from(job.reply().is_none());
         self.exhausted += usize::from(job.is_about_exhausted());
+        self.keep_beginning(id, &job);
         self.jobs.insert(id, job);
         self.go_on(id, next);
     }

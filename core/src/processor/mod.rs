@@ -2,6 +2,7 @@
 
 mod arrivals;
 mod bytes;
+mod journal;
 mod keys;
 mod stage;
 
@@ -24,6 +25,7 @@ use crate::{
     ids::{EffectId, JobId},
     input::{ConsumerSettings, Input, Report},
     job::{Around, Event, Job, Next, State, Weight},
+    journal::{JournalEntry, JournalEvent},
     kind::EffectKind,
     output::{Notice, Output, Timer, WakeUp},
     served::{Served, Service},
@@ -59,6 +61,8 @@ pub struct Processor {
     served: Served,
     outputs: VecDeque<Output>,
     counters: Counters,
+    /// What jobs did since somebody took the journal; `None` where none is kept.
+    journal: Option<Vec<JournalEntry>>,
     planted: Planted,
     #[cfg(test)]
     pub(crate) edges: BTreeSet<(State, &'static str, State)>,
@@ -90,6 +94,7 @@ impl Processor {
             served: Served::default(),
             outputs: VecDeque::new(),
             counters: Counters::default(),
+            journal: None,
             planted: Planted::default(),
             #[cfg(test)]
             edges: BTreeSet::new(),
@@ -120,6 +125,14 @@ impl Processor {
                 None
             }
             Input::Woken => None,
+            Input::Quiet => {
+                self.quiet();
+                None
+            }
+            Input::Resume => {
+                self.resume();
+                None
+            }
             Input::Drain => {
                 self.stop_deliveries();
                 None
@@ -186,13 +199,13 @@ impl Processor {
         let jobs = self.jobs.len().saturating_sub(self.exhausted);
         let working = jobs.saturating_sub(self.acknowledging + self.queued);
         match self.stage {
-            Stage::Stopping { .. } | Stage::Draining { .. } | Stage::LastMoment { .. } => 0,
+            Stage::Quiet | Stage::Stopping { .. } | Stage::Draining { .. } | Stage::LastMoment { .. } => 0,
             Stage::Running => most.saturating_sub(working).min(most.saturating_mul(4).saturating_sub(jobs)),
         }
     }
 
     /// How many deliveries it has taken and wants, all together since the start. It is the one number by which a shell asks
-    /// for more: it grows only, but where the processor drains.
+    /// for more: it grows only, but where the processor is quiet or drains.
     #[must_use]
     pub fn allowance(&self) -> u64 {
         let Counters { delivered, overflowed, .. } = &self.counters;
@@ -255,7 +268,13 @@ impl Processor {
     /// Whether it has been told to come to an end.
     #[must_use]
     pub fn is_draining(&self) -> bool {
-        self.stage != Stage::Running
+        !matches!(self.stage, Stage::Running | Stage::Quiet)
+    }
+
+    /// Whether it takes no deliveries until it is told to go on.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.stage == Stage::Quiet
     }
 
     fn report(&mut self, effect: EffectId, report: Report) -> Option<JobId> {
@@ -330,7 +349,11 @@ impl Processor {
             Stage::Stopping { until } if until <= self.now => self.drain(),
             Stage::Draining { until } if until <= self.now => self.end_grace(),
             Stage::LastMoment { until } if until <= self.now => self.abandon(),
-            Stage::Running | Stage::Stopping { .. } | Stage::Draining { .. } | Stage::LastMoment { .. } => {}
+            Stage::Running
+            | Stage::Quiet
+            | Stage::Stopping { .. }
+            | Stage::Draining { .. }
+            | Stage::LastMoment { .. } => {}
         }
     }
 
@@ -353,6 +376,7 @@ impl Processor {
         let acknowledged = matches!(event, Event::Reported(Report::Acknowledged));
         let failure = if let Event::Reported(Report::Failed(failure)) = &event { Some(failure.kind) } else { None };
         let (kind, notified_after) = (job.kind(), job.first_notification(&event, self.now));
+        let redelivered = matches!(event, Event::Redelivered { .. });
         let around = Around { now: self.now, served: &self.served, settings: &self.settings, planted: self.planted };
         let next = job.advance(event, around);
         self.counters.settled(job.take_settled());
@@ -373,6 +397,8 @@ impl Processor {
             self.count_state(from, usize::saturating_sub);
             self.count_state(to, usize::saturating_add);
         }
+        let did = failure.map(JournalEvent::Failed).or(redelivered.then_some(JournalEvent::Redelivered));
+        self.keep(id, did, from != to, done.as_ref());
         if next != Next::Stay && (on != "pause over" || from != to) {
             self.took(from, on, to);
         }

@@ -21,6 +21,8 @@ pub const DELIVERIES_STOP_WITHIN: Duration = Duration::from_secs(5);
 pub(super) enum Stage {
     /// It takes deliveries.
     Running,
+    /// It takes none until it is told to go on, and finishes what is in hand.
+    Quiet,
     /// It wants no more of them, and waits until they have ended.
     Stopping {
         /// When it waits no longer.
@@ -42,7 +44,7 @@ impl Stage {
     /// What it waits for at last.
     pub(super) fn deadline(self) -> Option<WakeUp> {
         match self {
-            Self::Running => None,
+            Self::Running | Self::Quiet => None,
             Self::Stopping { until } => Some(WakeUp { at: until, timer: Timer::StopDeliveries }),
             Self::Draining { until } | Self::LastMoment { until } => Some(WakeUp { at: until, timer: Timer::Grace }),
         }
@@ -51,23 +53,35 @@ impl Stage {
     /// Whether no job is begun any more.
     pub(super) fn drains(self) -> bool {
         match self {
-            Self::Running | Self::Stopping { .. } => false,
+            Self::Running | Self::Quiet | Self::Stopping { .. } => false,
             Self::Draining { .. } | Self::LastMoment { .. } => true,
         }
     }
 }
 
 impl Processor {
+    pub(super) fn quiet(&mut self) {
+        if self.stage == Stage::Running {
+            self.stage = Stage::Quiet;
+        }
+    }
+
+    pub(super) fn resume(&mut self) {
+        if self.stage == Stage::Quiet {
+            self.stage = Stage::Running;
+        }
+    }
+
     /// Before anything is given back: an open pull request would get it again, at once and again.
     pub(super) fn stop_deliveries(&mut self) {
-        if self.stage == Stage::Running {
+        if let Stage::Running | Stage::Quiet = self.stage {
             self.stage = Stage::Stopping { until: self.now.after(DELIVERIES_STOP_WITHIN) };
             self.outputs.push_back(Output::StopDeliveries);
         }
     }
 
     pub(super) fn drain(&mut self) {
-        let (Stage::Running | Stage::Stopping { .. }) = self.stage else { return };
+        let (Stage::Running | Stage::Quiet | Stage::Stopping { .. }) = self.stage else { return };
         self.stage = Stage::Draining { until: self.now.after(self.settings.grace) };
         let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
         for id in jobs {
@@ -87,6 +101,7 @@ impl Processor {
     /// Leaves everything to redelivery.
     pub(super) fn abandon(&mut self) {
         self.counters.abandoned += u64::try_from(self.jobs.len()).unwrap_or(u64::MAX);
+        self.keep_abandoned();
         self.jobs.clear();
         self.bytes = Bytes::default();
         (self.acknowledging, self.queued, self.without_delivery, self.exhausted) = (0, 0, 0, 0);

@@ -125,6 +125,9 @@ pub struct Summary {
     pub segments: u64,
     /// How many segments the end of the call announced.
     pub published_segments: u64,
+    /// How often an operator had asked for the call to be processed again when this was built; absent for none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub reprocess: u64,
     /// `segments >= published_segments`: judged on the segments that were loaded.
     pub complete: bool,
     /// How often the segments were changed, all together; absent where none was.

@@ -55,6 +55,7 @@ fn model(limits: Limits, call: &[Segment], session: &Session, published: u64, up
         session: session.clone(),
         segments: call.len() as u64,
         published_segments: published,
+        reprocess: 0,
         complete: call.len() as u64 >= published,
         edits: call.iter().map(|segment| segment.edits).sum(),
         words: spoken.iter().map(|spoken| spoken.words).sum(),

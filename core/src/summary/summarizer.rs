@@ -104,6 +104,7 @@ impl Summarizer {
             session: session.clone(),
             segments: self.segments,
             published_segments,
+            reprocess: 0,
             complete: self.segments >= published_segments,
             edits: self.edits,
             words: self.words,

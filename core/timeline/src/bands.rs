@@ -128,6 +128,8 @@ pub(super) fn server_name(lane: Lane) -> &'static str {
     match lane {
         Lane::Stream => words::NATS,
         Lane::Store => words::MONGODB,
-        Lane::Transcriber | Lane::Processor(_) | Lane::Subscribers => "somebody",
+        Lane::Clients | Lane::Transcriber | Lane::RunOfTranscriber(_) | Lane::Processor(_) | Lane::Subscribers => {
+            "somebody"
+        }
     }
 }

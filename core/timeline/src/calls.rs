@@ -9,7 +9,7 @@ use std::{
 
 use transcript_core::{Acknowledgement, Effect};
 
-use super::model::{CallName, JobOf, Moment, Step, StepKind};
+use super::model::{CallName, Moment, Step, StepKind, Work};
 
 /// How many heartbeats in a row are kept one by one, so that something between two of them can be drawn there.
 const BEATS: u32 = 64;
@@ -44,6 +44,7 @@ type Rank = (Reverse<u32>, Moment, u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Mark {
     Killed,
+    TranscriberKilled,
     DeadLetter,
     GivenBack,
     Redelivered,
@@ -56,12 +57,12 @@ pub(super) enum Mark {
 /// A call that may be drawn.
 #[derive(Debug)]
 pub(super) struct Kept {
-    running: BTreeSet<JobOf>,
+    running: BTreeSet<Work>,
     pub(super) marks: BTreeSet<Mark>,
     pub(super) steps: Steps,
     first: (Moment, u64),
-    /// The messages whose storing is told.
-    ended: BTreeSet<u64>,
+    /// The ends in the stream, each with how it is drawn where no transcriber told of it.
+    ended: BTreeMap<u64, Option<Step>>,
     /// The notifications whose arrival is told.
     announced: BTreeSet<u64>,
 }
@@ -99,7 +100,7 @@ impl Mark {
 
     fn weight(self) -> u32 {
         match self {
-            Self::Killed | Self::DeadLetter => 8,
+            Self::Killed | Self::TranscriberKilled | Self::DeadLetter => 8,
             Self::Redelivered | Self::GivenBack => 4,
             Self::Failed | Self::Unanswered => 2,
             Self::Missing | Self::Incomplete => 1,
@@ -109,6 +110,7 @@ impl Mark {
     pub(super) fn words(self) -> &'static str {
         match self {
             Self::Killed => "its processor died",
+            Self::TranscriberKilled => "its transcriber died",
             Self::DeadLetter => "given up",
             Self::GivenBack => "given back",
             Self::Redelivered => "delivered again",
@@ -145,8 +147,8 @@ impl Calls {
         self.messages.get(&sequence)
     }
 
-    /// A job about the call begins.
-    pub(super) fn begin(&mut self, name: &CallName, job: JobOf, at: Moment, order: u64) {
+    /// Somebody begins to do something about the call.
+    pub(super) fn begin(&mut self, name: &CallName, work: impl Into<Work>, at: Moment, order: u64) {
         let mut hasher = DefaultHasher::new();
         name.hash(&mut hasher);
         self.seen.insert(hasher.finish());
@@ -155,13 +157,13 @@ impl Calls {
         if kept.running.is_empty() {
             self.over.remove(&(kept.rank(), name.clone()));
         }
-        kept.running.insert(job);
+        kept.running.insert(work.into());
     }
 
-    /// A job about the call ends.
-    pub(super) fn end(&mut self, name: &CallName, job: JobOf) {
+    /// Nothing more comes of it.
+    pub(super) fn end(&mut self, name: &CallName, work: impl Into<Work>) {
         let Some(kept) = self.kept.get_mut(name) else { return };
-        if kept.running.remove(&job) && kept.running.is_empty() {
+        if kept.running.remove(&work.into()) && kept.running.is_empty() {
             self.over.insert((kept.rank(), name.clone()));
             if self.over.len() > self.most_calls {
                 self.forget_last();
@@ -174,14 +176,21 @@ impl Calls {
         self.kept.get_mut(name)
     }
 
-    /// A message about the call was stored; whether that is news.
-    pub(super) fn is_ended(&mut self, name: &CallName, sequence: u64) -> bool {
+    /// A message about the call was stored, as a processor tells that it is delivered to: drawn like this where nobody else
+    /// tells of it. Says whether that is news.
+    pub(super) fn ended(&mut self, name: &CallName, sequence: u64, step: Step) -> bool {
         let Some(kept) = self.kept.get_mut(name) else { return false };
-        let news = kept.ended.insert(sequence);
-        if news {
-            self.messages.insert(sequence, name.clone());
-        }
-        news
+        let is_news = !kept.ended.contains_key(&sequence);
+        kept.ended.entry(sequence).or_insert(Some(step));
+        self.messages.insert(sequence, name.clone());
+        is_news
+    }
+
+    /// The same, as the transcriber tells that published it, and that is drawn.
+    pub(super) fn ended_by_transcriber(&mut self, name: &CallName, sequence: u64) {
+        let Some(kept) = self.kept.get_mut(name) else { return };
+        kept.ended.insert(sequence, None);
+        self.messages.insert(sequence, name.clone());
     }
 
     /// Segments of a session were stored.
@@ -214,6 +223,7 @@ impl Calls {
             {
                 kept.steps.head.extend(notes);
             }
+            kept.steps.head.extend(std::mem::take(&mut kept.ended).into_values().flatten());
             let steps = kept.steps.len();
             if kept.marks.is_empty() {
                 let Some(fewer) = ordinary.checked_sub(1) else { continue };
@@ -231,7 +241,7 @@ impl Calls {
     fn forget_last(&mut self) {
         let Some((_, name)) = self.over.pop_last() else { return };
         let Some(kept) = self.kept.remove(&name) else { return };
-        for sequence in &kept.ended {
+        for sequence in kept.ended.keys() {
             self.messages.remove(sequence);
         }
     }
@@ -244,7 +254,7 @@ impl Kept {
             marks: BTreeSet::new(),
             steps: Steps { head: vec![], tail: VecDeque::new(), most, beats: 0, dropped: 0 },
             first: (at, order),
-            ended: BTreeSet::new(),
+            ended: BTreeMap::new(),
             announced: BTreeSet::new(),
         }
     }
@@ -298,7 +308,7 @@ impl Steps {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Lane;
+    use crate::model::{JobOf, Lane};
 
     fn step(at: i64, kind: StepKind) -> Step {
         Step {

@@ -8,7 +8,7 @@ use super::{
     calls::Kept,
     model::{Call, CallName, Lane, Lives, Moment, Step, StepKind, grouped},
     part::DrawnPart,
-    read::Reading,
+    read::{DrawnTranscriber, Reading},
     words,
 };
 
@@ -21,6 +21,7 @@ pub(super) fn timeline(reading: Reading<'_>) -> Timeline {
     let Reading {
         selection,
         parts,
+        transcribers,
         calls,
         general,
         forgotten_general,
@@ -34,7 +35,7 @@ pub(super) fn timeline(reading: Reading<'_>) -> Timeline {
     let forgotten_bands = bands.forgotten;
     let (calls, mut steps, cut) = steps(calls.finish());
     let mut bands = bands.finish();
-    end_kills(&mut bands, &parts);
+    end_kills(&mut bands, &parts, &transcribers);
     let one_session = selection.session_id.is_some();
     let lanes = lanes(&steps, &general, &bands, one_session);
     let span = steps.first().zip(steps.iter().map(|step| step.until).max()).map(|(first, last)| (first.at, last));
@@ -55,7 +56,7 @@ pub(super) fn timeline(reading: Reading<'_>) -> Timeline {
     let begins = steps.iter().map(|step| step.at).chain(bands.iter().map(|band| band.from)).min();
     let ends = steps.iter().map(|step| step.until).chain(bands.iter().map(|band| band.to.unwrap_or(band.from))).max();
     let (begins, ends) = (begins.unwrap_or(Moment(0)), ends.unwrap_or(Moment(0)));
-    let lanes = lanes.into_iter().map(|lane| lives(lane, &parts, begins, ends)).collect();
+    let lanes = lanes.into_iter().map(|lane| lives(lane, (&parts, &transcribers), begins, ends)).collect();
 
     let drawn: usize = steps.iter().filter(|step| step.call.is_some()).count();
     if let Some(rest) = totals.calls.checked_sub(calls.len() as u64).filter(|rest| *rest > 0) {
@@ -119,11 +120,20 @@ fn steps(kept: Vec<(CallName, Kept)>) -> (Vec<Call>, Vec<Step>, Vec<(usize, u64)
 }
 
 /// A killed process is dead until its next run.
-fn end_kills(bands: &mut [Band], parts: &[DrawnPart]) {
+fn end_kills(bands: &mut [Band], parts: &[DrawnPart], transcribers: &[DrawnTranscriber]) {
     for band in bands.iter_mut().filter(|band| band.what == BandCause::Killed) {
-        let Lane::Processor(part) = band.lane else { continue };
-        let next = parts[part + 1..].iter().filter(|next| next.name == parts[part].name).map(|next| next.started);
-        band.to = next.filter(|started| *started >= band.from).min();
+        let next: Vec<Moment> = match band.lane {
+            Lane::Processor(part) => {
+                let same = parts[part + 1..].iter().filter(|next| next.name == parts[part].name);
+                same.map(|next| next.started).collect()
+            }
+            Lane::RunOfTranscriber(part) => {
+                let same = transcribers[part + 1..].iter().filter(|next| next.name == transcribers[part].name);
+                same.map(|next| next.started).collect()
+            }
+            Lane::Clients | Lane::Transcriber | Lane::Stream | Lane::Store | Lane::Subscribers => continue,
+        };
+        band.to = next.into_iter().filter(|started| *started >= band.from).min();
     }
 }
 
@@ -173,8 +183,19 @@ fn fold(steps: Vec<Step>) -> Vec<Step> {
     folded
 }
 
-fn lives(lane: Lane, parts: &[DrawnPart], begins: Moment, ends: Moment) -> Lives {
+fn lives(
+    lane: Lane,
+    (parts, transcribers): (&[DrawnPart], &[DrawnTranscriber]),
+    begins: Moment,
+    ends: Moment,
+) -> Lives {
     let (name, from, to) = match lane {
+        Lane::Clients => ("clients".to_owned(), None, None),
+        Lane::RunOfTranscriber(part) => {
+            let part = &transcribers[part];
+            let to = part.is_over.then_some(part.now);
+            (part.title(), Some(part.started).filter(|from| *from > begins), to.filter(|to| *to < ends))
+        }
         Lane::Transcriber => ("transcriber".to_owned(), None, None),
         Lane::Stream => ("stream".to_owned(), None, None),
         Lane::Store => ("store".to_owned(), None, None),

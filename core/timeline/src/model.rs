@@ -22,11 +22,30 @@ pub(super) struct JobOf {
     pub(super) job: JobId,
 }
 
+/// What somebody does about a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Work {
+    /// A job of a processor.
+    Job(JobOf),
+    /// A transcriber serves it: which one, by its place among the transcribers of the trace.
+    Session(usize),
+}
+
+impl From<JobOf> for Work {
+    fn from(job: JobOf) -> Self {
+        Self::Job(job)
+    }
+}
+
 /// A column of the drawing, from left to right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Lane {
-    /// Who publishes segments and ends.
+    /// Who connects to transcribers.
+    Clients,
+    /// Who publishes segments and ends, where no transcriber is recorded.
     Transcriber,
+    /// A run of a transcriber, by its place among the transcribers of the trace.
+    RunOfTranscriber(usize),
     /// JetStream.
     Stream,
     /// A run of a processor, by the place of its part in the trace.

@@ -5,6 +5,8 @@ use transcript_core::{
     event::SessionEnded,
 };
 
+use transcript_transcriber::{Departure, Effect as SessionEffect, Report as SessionReport};
+
 use super::{
     model::{Lane, Moment, Step, StepKind, grouped, span},
     xml::visible,
@@ -57,7 +59,7 @@ pub(super) fn asked(effect: &Effect) -> String {
 
 /// What subscribers hear once this is published, in short and in full.
 pub(super) fn announced(effect: &Effect) -> Option<(String, String)> {
-    let Effect::Publish { key, announcement, notification } = effect else { return None };
+    let Effect::Publish { key, announcement, notification, .. } = effect else { return None };
     let label = match announcement {
         Announcement::Processed | Announcement::ProcessedOnce => "processed".to_owned(),
         Announcement::Revised { revision } => format!("revision {revision}"),
@@ -103,6 +105,7 @@ pub(super) fn delivered(delivery: &Delivery) -> (String, String) {
     let label = if *attempt > 1 { format!("delivery, attempt {attempt}") } else { "delivery".to_owned() };
     let age = span(delivery.received_at.since(delivery.stored_at));
     let what = match SessionEnded::parse(&delivery.payload.0) {
+        Ok(ended) if ended.reprocess > 0 => format!("{} is to be processed again", ended.session.key()),
         Ok(ended) => format!("{} ended with {}", ended.session.key(), segments(ended.published_segments)),
         Err(rejection) => format!("a payload that can never be processed, {rejection}"),
     };
@@ -116,6 +119,10 @@ pub(super) fn delivered(delivery: &Delivery) -> (String, String) {
 pub(super) fn ended(delivery: &Delivery) -> (String, String) {
     let sequence = delivery.stream_sequence;
     match SessionEnded::parse(&delivery.payload.0) {
+        Ok(ended) if ended.reprocess > 0 => (
+            "asked for again".to_owned(),
+            format!("message {sequence} is stored: {} is to be processed again", ended.session.key()),
+        ),
         Ok(ended) => (
             format!("ended, {}", segments(ended.published_segments)),
             format!(
@@ -144,6 +151,57 @@ pub(super) fn stale(stale: &StaleSummary) -> (String, String) {
         segments(*published_segments)
     );
     ("summary stale".to_owned(), text)
+}
+
+/// What a transcriber asks about a session, in short and in full; `None` where that is not drawn.
+pub(super) fn asks_of_session(effect: &SessionEffect) -> Option<(String, String)> {
+    match effect {
+        SessionEffect::PublishEnd { ended, .. } => {
+            let (key, segments) = (ended.session.key(), segments(ended.published_segments));
+            Some((format!("ended, {segments}"), format!("session ended: {key} with {segments}")))
+        }
+        SessionEffect::Join { .. }
+        | SessionEffect::Leave { .. }
+        | SessionEffect::Count { .. }
+        | SessionEffect::Finish { .. }
+        | SessionEffect::TakeOver { .. } => Some((effect.kind().to_string(), effect.to_string())),
+        SessionEffect::OpenLease { .. }
+        | SessionEffect::RenewLease { .. }
+        | SessionEffect::ReleaseLease { .. }
+        | SessionEffect::FindOrphans { .. }
+        | SessionEffect::Reserve { .. }
+        | SessionEffect::Save { .. }
+        | SessionEffect::PublishSegments { .. } => None,
+    }
+}
+
+/// What a transcriber is told of a session, in short; `None` where that is not drawn.
+pub(super) fn answers_to_session(report: &SessionReport) -> Option<String> {
+    match report {
+        SessionReport::Joined(_) => Some("joined".to_owned()),
+        SessionReport::Left(Departure::Others) => Some("left to others".to_owned()),
+        SessionReport::Left(Departure::Silent) => Some("nobody spoke".to_owned()),
+        SessionReport::Left(Departure::Ending { .. }) => Some("last one left".to_owned()),
+        SessionReport::Counted { segments, .. } => Some(format!("counted {segments}")),
+        SessionReport::EndPublished { stream_sequence } => Some(format!("published at {stream_sequence}")),
+        SessionReport::Finished => Some("recorded".to_owned()),
+        SessionReport::Reopened => Some("opened again".to_owned()),
+        SessionReport::TakenOver(_) => Some("taken over".to_owned()),
+        SessionReport::Gone => Some("another one has it".to_owned()),
+        SessionReport::LeaseHeld
+        | SessionReport::LeaseLost
+        | SessionReport::LeaseReleased
+        | SessionReport::Orphans(_)
+        | SessionReport::Reserved { .. }
+        | SessionReport::Saved(_)
+        | SessionReport::SegmentsPublished
+        | SessionReport::Failed(_) => None,
+    }
+}
+
+/// So many sessions.
+pub(super) fn sessions(count: u64) -> String {
+    if count == 1 { "one session".to_owned() } else { format!("{} sessions", grouped(count)) }
 }
 
 fn segments(count: u64) -> String {

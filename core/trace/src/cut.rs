@@ -56,7 +56,8 @@ pub enum CutError {
 
 /// Writes what concerns one session into `to`: a trace that replays, with the numbers of the jobs as they were.
 ///
-/// Other sessions leave no mark in it but that time passed. A last line that is cut off is passed over.
+/// Other sessions leave no mark in it but that time passed. Parts of transcribers are left out, because all sessions of one
+/// share what it may hold in memory. A last line that is cut off is passed over.
 ///
 /// # Errors
 ///
@@ -79,6 +80,8 @@ pub fn cut<W: Write>(
         match line {
             Ok(ProcessLine::Header(begun)) => cutting.header(begun),
             Ok(ProcessLine::Entry(entry)) => cutting.entry(*entry)?,
+            // What is left of a transcriber's trace would not replay.
+            Ok(ProcessLine::TranscriberHeader(_) | ProcessLine::TranscriberEntry(_)) => {}
             Err(ReadError::CutOff { .. }) => {}
             Err(error) => return Err(error.into()),
         }
@@ -189,6 +192,8 @@ impl<W: Write> Cutting<'_, W> {
         let Some(part) = &mut self.part else { return false };
         match input {
             Input::Reported { effect, .. } => part.jobs.contains(&effect.job),
+            // Whether other calls are taken makes no difference to this one.
+            Input::Quiet | Input::Resume => false,
             Input::Drain | Input::DeliveriesStopped => {
                 let is_seen = part.begun && self.recorder.as_ref().is_some_and(|recorder| recorder.in_flight() > 0);
                 if !is_seen {
@@ -274,6 +279,12 @@ fn about(wanted: &Wanted, messages: &mut BTreeMap<u64, Session>, input: &Input) 
         }
         Input::Stale(stale) => wanted.is(&stale.session).then(|| stale.session.clone()),
         Input::Exhausted(exhausted) => messages.get(&exhausted.stream_sequence).cloned(),
-        Input::Reported { .. } | Input::Consumer(_) | Input::Woken | Input::Drain | Input::DeliveriesStopped => None,
+        Input::Reported { .. }
+        | Input::Consumer(_)
+        | Input::Woken
+        | Input::Quiet
+        | Input::Resume
+        | Input::Drain
+        | Input::DeliveriesStopped => None,
     }
 }

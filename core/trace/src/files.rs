@@ -69,7 +69,8 @@ fn started_at(path: &Path) -> Option<WallTime> {
     let first = Reader::new(BufReader::new(File::open(path).ok()?)).next()?;
     match first.ok()? {
         Line::Header(header) => Some(header.started_at),
-        Line::Entry(_) => None,
+        Line::TranscriberHeader(header) => Some(header.started_at),
+        Line::Entry(_) | Line::TranscriberEntry(_) => None,
     }
 }
 

@@ -77,7 +77,15 @@ impl Follower {
             (Input::Delivered(_) | Input::Stale(_) | Input::Exhausted(_), None) => return Followed::Unknown,
             (Input::Reported { effect, .. }, _) if self.core.has(effect.job) => concerns = Some(effect.job),
             (Input::Reported { .. }, _) => return Followed::Unknown,
-            (Input::Consumer(_) | Input::Woken | Input::Drain | Input::DeliveriesStopped, _) => {}
+            (
+                Input::Consumer(_)
+                | Input::Woken
+                | Input::Quiet
+                | Input::Resume
+                | Input::Drain
+                | Input::DeliveriesStopped,
+                _,
+            ) => {}
         }
         let taken = self.core.handle(at, input);
         let outputs = self.outputs();

@@ -1,6 +1,6 @@
 //! The lines of a trace.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use transcript_core::{
@@ -14,13 +14,20 @@ pub const FORMAT: u32 = 2;
 /// One line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Line {
-    /// A part begins.
+    /// A part of a processor or of an observer begins.
     Header(Box<Header>),
     /// It goes on.
     Entry(Box<Entry>),
+    /// A part of a transcriber begins.
+    TranscriberHeader(Box<TranscriberHeader>),
+    /// It goes on.
+    TranscriberEntry(Box<TranscriberEntry>),
 }
 
-/// The first line of a part.
+/// An entry of a transcriber.
+pub type TranscriberEntry = Entry<transcript_transcriber::Input, transcript_transcriber::Output>;
+
+/// The first line of a part of a processor or of an observer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Header {
@@ -41,12 +48,44 @@ pub struct Header {
     pub content: Content,
     /// The core's settings.
     pub settings: Settings,
+    /// For how long the broker keeps a pull request of the processor, in microseconds; `None` where the trace does not say it.
+    /// A drain lasts until the last request is over.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_micros")]
+    pub pull_expires: Option<Duration>,
     /// The file that this one goes on from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continues: Option<Continues>,
     /// The session that it was cut down to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<Session>,
+    /// What it shows, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub about: Option<String>,
+}
+
+/// The first line of a part of a transcriber.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TranscriberHeader {
+    /// [`FORMAT`] of the program that wrote it.
+    #[serde(rename = "transcriptTrace")]
+    pub format: u32,
+    /// The program that wrote it, and its version.
+    pub program: String,
+    /// The servers' versions, where they are known.
+    #[serde(default, skip_serializing_if = "Servers::is_empty")]
+    pub servers: Servers,
+    /// The transcriber's name. A header that has one is a transcriber's.
+    pub transcriber: Arc<str>,
+    /// When the transcriber started: time 0 of its entries, by its clock.
+    pub started_at: WallTime,
+    /// Whether the call's words are in it.
+    pub content: Content,
+    /// The settings of its state machine.
+    pub settings: transcript_transcriber::Settings,
+    /// The file that this one goes on from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub continues: Option<Continues>,
     /// What it shows, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub about: Option<String>,
@@ -87,34 +126,34 @@ pub struct Continues {
     pub file: String,
     /// The number of that file's last entry.
     pub entries: u64,
-    /// The last job that had begun by then.
+    /// The last job that had begun by then; none of a transcriber.
     pub last_job: Option<JobId>,
 }
 
 /// A line of a part but its first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct Entry<I = Input, O = Output> {
     /// Its number in the part, from 1.
     pub n: u64,
-    /// When: since the start of the processor. `None` for an output, which belongs to the input before it.
+    /// When: since the start of the process. `None` for an output, which belongs to the input before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Time>,
-    /// The job that took the input.
+    /// The job that took the input; none of a transcriber.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<JobId>,
     /// What was said.
     #[serde(flatten)]
-    pub said: Said,
+    pub said: Said<I, O>,
 }
 
 /// What an entry says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Said {
-    /// To the core.
-    In(Input),
-    /// By the core.
-    Out(Output),
+pub enum Said<I = Input, O = Output> {
+    /// To the state machine.
+    In(I),
+    /// By the state machine.
+    Out(O),
     /// Something is missing.
     LeftOut(LeftOut),
     /// By somebody else.
@@ -166,6 +205,21 @@ pub enum Note {
     },
     /// Anything else, in words.
     Remark(String),
+}
+
+/// A duration on the wire, where there is one: whole microseconds.
+mod optional_micros {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+        duration.map(|span| u64::try_from(span.as_micros()).unwrap_or(u64::MAX)).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+        Ok(Option::<u64>::deserialize(deserializer)?.map(Duration::from_micros))
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]

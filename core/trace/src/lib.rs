@@ -1,8 +1,9 @@
-//! Traces: what a core was told and what it said, one JSON object a line.
+//! Traces: what the state machine of a processor or of a transcriber was told and what it said, one JSON object a line.
 //!
-//! The core decides by its inputs alone, so a trace is a whole account of a run: fed to a core again, its inputs give its
-//! outputs, byte for byte. [`Recorder`] writes traces, [`Reader`] reads them, [`replay`](replay::replay) feeds them to a
-//! core, [`cut`] takes one session out, [`stats`] counts. The package `transcript-timeline` draws.
+//! A state machine decides by its inputs alone, so a trace is a whole account of a run: fed to a state machine again, its
+//! inputs give its outputs, byte for byte. [`Recorder`] and [`TranscriberRecorder`] write traces, [`Reader`] reads them,
+//! [`replay`](replay::replay) feeds them to state machines, [`cut`] takes one session out, [`stats`] counts. The package
+//! `transcript-timeline` draws.
 //!
 //! # The format
 //!
@@ -26,10 +27,23 @@
 //! | `leftOut` | something is missing here, and the jobs that it concerns are not told any further: [`LeftOut`] |
 //! | `note` | something that no core saw, for people: [`Note`] |
 //!
-//! `settings` in the header are the core's, all durations in microseconds.
+//! `settings` in the header are the core's, all durations in microseconds. `pullExpires` says for how long the broker keeps a
+//! pull request of the processor.
+//!
+//! The header of a **transcriber** has `transcriber`, its name, in place of `processor`. The settings, `in` and `out` of its
+//! part are those of the package `transcript-transcriber`, and its entries have no `job`. Parts of processors and of
+//! transcribers can stand in one trace.
+//!
+//! ```text
+//! {"transcriptTrace":2,"program":"transcript-processor 0.1.0","transcriber":"t1","startedAt":1764400000000,"content":"redacted","settings":{…}}
+//! {"n":1,"at":0,"out":{"perform":{"id":1,"effect":{"openLease":{…}}}}}
+//! {"n":2,"at":900,"in":{"reported":{"effect":1,"report":"leaseHeld"}}}
+//! ```
 //!
 //! A part that **continues** another file of the same processor says so in its header; its numbers go on from there. Given
-//! alone, it replays from its first new job on. [`Processes`] finds which part goes on where.
+//! alone, it replays from its first new job on. [`Processes`] finds which part goes on where. A transcriber's sessions share
+//! what they may hold in memory and one numbering of effects, so that its trace replays from its first file only, and up to the
+//! first input that is missing; the rest can be drawn and counted.
 //!
 //! # Words
 //!
@@ -37,7 +51,9 @@
 //! [`shape`](transcript_core::summary::shape), labels of speakers as placeholders of the same length, and a message's payload
 //! without what no contract names. Ids are kept. The outputs are those of a second core that was told the same inputs
 //! without their words, which is why they replay. Where dictionaries divide a text into words, a redacted trace counts
-//! other words than the call had.
+//! other words than the call had. The outputs of a transcriber are its own, with the same placeholders in place of its words:
+//! it decides by their lengths alone. The names of its clients are replaced by pseudonyms, which differ from trace to trace;
+//! epochs and the clients' ids of segments are ids.
 //!
 //! # Compatibility
 //!
@@ -51,21 +67,27 @@ mod files;
 mod follow;
 mod format;
 mod json_error;
+mod lines;
 mod processes;
 mod read;
 mod record;
 mod redact;
 pub mod replay;
 pub mod stats;
+mod transcriber;
 
 pub use transcript_core::Server;
 
 pub use self::{
     files::{FilesError, TraceFiles, is_read_in_directory},
     follow::{Followed, Follower},
-    format::{Content, Continues, Entry, FORMAT, Header, LeftOut, Line, Note, Said, Servers},
+    format::{
+        Content, Continues, Entry, FORMAT, Header, LeftOut, Line, Note, Said, Servers, TranscriberEntry,
+        TranscriberHeader,
+    },
     json_error::json_error,
     processes::{Begin, ProcessHeader, ProcessLine, Processes},
     read::{ReadError, Reader},
     record::Recorder,
+    transcriber::{Count, Span, TranscriberRecorder, TranscriberStats, is_recorded},
 };

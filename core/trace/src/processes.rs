@@ -5,13 +5,13 @@ use std::sync::Arc;
 use transcript_core::WallTime;
 
 use crate::{
-    format::{Entry, Header, Line},
+    format::{Continues, Entry, Header, Line, TranscriberEntry, TranscriberHeader},
     read::ReadError,
 };
 
 /// The lines of a trace with the processes that they belong to.
 ///
-/// A processor goes on in another file from time to time, and the trace of another one may stand between the two. Who
+/// A process goes on in another file from time to time, and the trace of another one may stand between the two. Who
 /// replays, cuts, counts or draws a trace reads it through this iterator, which alone decides what goes on where.
 #[derive(Debug)]
 pub struct Processes<I> {
@@ -28,13 +28,17 @@ pub enum ProcessLine {
     Header(ProcessHeader),
     /// An entry of the process of the header before it.
     Entry(Box<Entry>),
+    /// A file of a transcriber begins.
+    TranscriberHeader(ProcessHeader<TranscriberHeader>),
+    /// An entry of the transcriber of the header before it.
+    TranscriberEntry(Box<TranscriberEntry>),
 }
 
 /// A header and its process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ProcessHeader {
+pub struct ProcessHeader<H = Header> {
     /// The header.
-    pub header: Box<Header>,
+    pub header: Box<H>,
     /// The process, counted from 0 in the order in which the trace first tells of them. An observer counts as one.
     pub process: usize,
     /// What was read of the process before.
@@ -55,10 +59,18 @@ pub enum Begin {
 #[derive(Debug)]
 struct Open {
     number: usize,
-    processor: Option<Arc<str>>,
+    who: Who,
     started_at: WallTime,
     /// The number of its last entry.
     last: u64,
+}
+
+/// Whose trace it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Who {
+    Processor(Arc<str>),
+    Transcriber(Arc<str>),
+    Observer,
 }
 
 impl<I: Iterator<Item = Result<Line, ReadError>>> Processes<I> {
@@ -67,28 +79,34 @@ impl<I: Iterator<Item = Result<Line, ReadError>>> Processes<I> {
         Self { lines, begun: 0, open: vec![] }
     }
 
-    fn header(&mut self, header: Box<Header>) -> ProcessHeader {
-        let is_same = |open: &Open| open.processor == header.processor && open.started_at == header.started_at;
-        let known = self.open.iter().rposition(|open| header.continues.is_some() && is_same(open));
+    /// Finds the process of a header: its number, and what was read of it before.
+    fn begin(&mut self, who: Who, started_at: WallTime, continues: Option<&Continues>) -> (usize, Begin) {
+        let is_same = |open: &Open| open.who == who && open.started_at == started_at;
+        let known = self.open.iter().rposition(|open| continues.is_some() && is_same(open));
         let mut open = match known {
             Some(known) => self.open.remove(known),
             None => {
-                // A processor that starts again has ended before. Observers have no name.
-                self.open.retain(|open| open.processor.is_none() || open.processor != header.processor);
+                // A process that starts again has ended before. Observers have no name.
+                self.open.retain(|open| open.who == Who::Observer || open.who != who);
                 self.begun += 1;
-                let (processor, started_at) = (header.processor.clone(), header.started_at);
-                Open { number: self.begun - 1, processor, started_at, last: 0 }
+                Open { number: self.begun - 1, who, started_at, last: 0 }
             }
         };
-        let begin = match &header.continues {
+        let begin = match continues {
             None => Begin::Start,
             Some(before) if known.is_some() && before.entries == open.last => Begin::GoesOn,
             Some(_) => Begin::Gap,
         };
-        open.last = header.continues.as_ref().map_or(0, |before| before.entries);
+        open.last = continues.map_or(0, |before| before.entries);
         let process = open.number;
         self.open.push(open);
-        ProcessHeader { header, process, begin }
+        (process, begin)
+    }
+
+    fn entry(&mut self, n: u64) {
+        if let Some(open) = self.open.last_mut() {
+            open.last = n;
+        }
     }
 }
 
@@ -97,12 +115,23 @@ impl<I: Iterator<Item = Result<Line, ReadError>>> Iterator for Processes<I> {
 
     fn next(&mut self) -> Option<Self::Item> {
         Some(self.lines.next()?.map(|line| match line {
-            Line::Header(header) => ProcessLine::Header(self.header(header)),
+            Line::Header(header) => {
+                let who = header.processor.clone().map_or(Who::Observer, Who::Processor);
+                let (process, begin) = self.begin(who, header.started_at, header.continues.as_ref());
+                ProcessLine::Header(ProcessHeader { header, process, begin })
+            }
+            Line::TranscriberHeader(header) => {
+                let who = Who::Transcriber(Arc::clone(&header.transcriber));
+                let (process, begin) = self.begin(who, header.started_at, header.continues.as_ref());
+                ProcessLine::TranscriberHeader(ProcessHeader { header, process, begin })
+            }
             Line::Entry(entry) => {
-                if let Some(open) = self.open.last_mut() {
-                    open.last = entry.n;
-                }
+                self.entry(entry.n);
                 ProcessLine::Entry(entry)
+            }
+            Line::TranscriberEntry(entry) => {
+                self.entry(entry.n);
+                ProcessLine::TranscriberEntry(entry)
             }
         }))
     }
@@ -125,6 +154,7 @@ mod tests {
             started_at: WallTime::from_millis(started),
             content: Content::Redacted,
             settings: Settings::default(),
+            pull_expires: None,
             continues: behind.map(|entries| Continues { file: "before".to_owned(), entries, last_job: None }),
             session: None,
             about: None,
@@ -141,7 +171,8 @@ mod tests {
         Processes::of(lines.map(Ok))
             .filter_map(|line| match line.expect("nothing fails") {
                 ProcessLine::Header(begun) => Some((begun.process, begun.begin)),
-                ProcessLine::Entry(_) => None,
+                ProcessLine::TranscriberHeader(begun) => Some((begun.process, begun.begin)),
+                ProcessLine::Entry(_) | ProcessLine::TranscriberEntry(_) => None,
             })
             .collect()
     }

@@ -5,20 +5,24 @@ use std::{
     ops::Range,
 };
 
-use serde::Deserialize;
+use serde::{
+    Deserialize,
+    de::{DeserializeOwned, IgnoredAny},
+};
 use thiserror::Error;
+use transcript_core::WallTime;
 
 use crate::{
-    format::{Entry, FORMAT, Header, Line},
+    format::{Continues, Entry, FORMAT, Header, Line, TranscriberHeader},
     json_error::json_error,
 };
 
 /// The longest line, in bytes: beyond a page of the largest documents there is none.
 const LONGEST_LINE: u64 = 256 << 20;
 
-/// The longest that a processor is taken to have run, in microseconds: a century.
+/// The longest that a process is taken to have run, in microseconds: a century.
 const LATEST: u64 = 100 * 366 * 24 * 3600 * 1_000_000;
-/// From when to when a processor can have started, in milliseconds since the Unix epoch: until the year 3000.
+/// From when to when a process can have started, in milliseconds since the Unix epoch: until the year 3000.
 const DATES: Range<i64> = 0..32_503_680_000_000;
 
 /// The lines of a trace, checked: a part begins with its header, and no entry is missing.
@@ -27,9 +31,25 @@ pub struct Reader<R> {
     from: R,
     buffer: Vec<u8>,
     line: u64,
-    /// The number of the part's last entry.
-    last: Option<u64>,
+    part: Option<Part>,
     ended: bool,
+}
+
+/// The part that is being read.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    of: PartOf,
+    /// The number of its last entry.
+    last: u64,
+}
+
+/// Whose part it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PartOf {
+    /// A processor's, or an observer's.
+    Processor,
+    /// A transcriber's.
+    Transcriber,
 }
 
 /// Why a trace cannot be read, or not any further.
@@ -108,12 +128,15 @@ struct AnyHeader {
     format: Option<u64>,
     #[serde(default)]
     program: Option<String>,
+    /// Only a transcriber's has one.
+    #[serde(default)]
+    transcriber: Option<IgnoredAny>,
 }
 
 impl<R: BufRead> Reader<R> {
     /// Reads from here on.
     pub fn new(from: R) -> Self {
-        Self { from, buffer: vec![], line: 0, last: None, ended: false }
+        Self { from, buffer: vec![], line: 0, part: None, ended: false }
     }
 
     /// The number of the line that was read last, from 1.
@@ -136,34 +159,34 @@ impl<R: BufRead> Reader<R> {
                 ReadError::CutOff { line, bytes }
             });
         }
-        if self.buffer.starts_with(br#"{"n":"#) && self.last.is_some() {
-            self.entry().map(|entry| Some(Line::Entry(Box::new(entry))))
-        } else {
-            self.header().map(|header| Some(Line::Header(Box::new(header))))
+        match self.part {
+            Some(part) if self.buffer.starts_with(br#"{"n":"#) => match part.of {
+                PartOf::Processor => self.entry(part).map(|entry| Some(Line::Entry(Box::new(entry)))),
+                PartOf::Transcriber => self.entry(part).map(|entry| Some(Line::TranscriberEntry(Box::new(entry)))),
+            },
+            Some(_) | None => self.header().map(Some),
         }
     }
 
-    fn entry(&mut self) -> Result<Entry, ReadError> {
+    fn entry<I: DeserializeOwned, O: DeserializeOwned>(&mut self, part: Part) -> Result<Entry<I, O>, ReadError> {
         let line = self.line;
-        let entry: Entry = serde_json::from_slice(&self.buffer)
-            .map_err(|error| ReadError::Malformed { line, why: json_error(&error) })?;
+        let entry: Entry<I, O> = self.parse()?;
         if entry.at.is_some_and(|at| at.as_micros() > LATEST) {
-            return Err(ReadError::Malformed { line, why: "no processor has run for so long".to_owned() });
+            return Err(ReadError::Malformed { line, why: "no process has run for so long".to_owned() });
         }
-        let expected = self.last.unwrap_or(0).saturating_add(1);
+        let expected = part.last.saturating_add(1);
         if entry.n != expected {
             return Err(ReadError::Missing { line, expected, found: entry.n });
         }
-        self.last = Some(entry.n);
+        self.part = Some(Part { last: entry.n, ..part });
         Ok(entry)
     }
 
-    fn header(&mut self) -> Result<Header, ReadError> {
+    fn header(&mut self) -> Result<Line, ReadError> {
         let line = self.line;
-        let malformed = |error: serde_json::Error| ReadError::Malformed { line, why: json_error(&error) };
-        let any: AnyHeader = match serde_json::from_slice(&self.buffer) {
+        let any: AnyHeader = match self.parse() {
             Ok(any) => any,
-            Err(error) if self.last.is_some() => return Err(malformed(error)),
+            Err(error) if self.part.is_some() => return Err(error),
             Err(_) => return Err(ReadError::NotATrace { line }),
         };
         let Some(format) = any.format else { return Err(ReadError::NotATrace { line }) };
@@ -171,12 +194,28 @@ impl<R: BufRead> Reader<R> {
             let program = any.program.unwrap_or_else(|| "an unknown program".to_owned());
             return Err(ReadError::OtherFormat { line, format, program });
         }
-        let header: Header = serde_json::from_slice(&self.buffer).map_err(malformed)?;
-        if !DATES.contains(&header.started_at.as_millis()) {
-            return Err(ReadError::Malformed { line, why: "it started at no date of this age".to_owned() });
+        if any.transcriber.is_some() {
+            let header: TranscriberHeader = self.parse()?;
+            self.begin(PartOf::Transcriber, header.started_at, header.continues.as_ref())?;
+            return Ok(Line::TranscriberHeader(Box::new(header)));
         }
-        self.last = Some(header.continues.as_ref().map_or(0, |before| before.entries));
-        Ok(header)
+        let header: Header = self.parse()?;
+        self.begin(PartOf::Processor, header.started_at, header.continues.as_ref())?;
+        Ok(Line::Header(Box::new(header)))
+    }
+
+    fn begin(&mut self, of: PartOf, started_at: WallTime, before: Option<&Continues>) -> Result<(), ReadError> {
+        if !DATES.contains(&started_at.as_millis()) {
+            let why = "it started at no date of this age".to_owned();
+            return Err(ReadError::Malformed { line: self.line, why });
+        }
+        self.part = Some(Part { of, last: before.map_or(0, |before| before.entries) });
+        Ok(())
+    }
+
+    fn parse<T: DeserializeOwned>(&self) -> Result<T, ReadError> {
+        let malformed = |error| ReadError::Malformed { line: self.line, why: json_error(&error) };
+        serde_json::from_slice(&self.buffer).map_err(malformed)
     }
 }
 

@@ -8,6 +8,7 @@ use transcript_core::{Input, Output, Processor, Time, WakeUp, ids::JobId};
 use crate::{
     follow::{Followed, Follower},
     format::{Content, Continues, Entry, Header, LeftOut, Note, Said},
+    lines::{Lines, write},
     redact::Redaction,
 };
 
@@ -21,13 +22,12 @@ const LINE: usize = 64 << 10;
 /// Every call writes whole lines into `W`, which may well be buffered.
 #[derive(Debug)]
 pub struct Recorder<W> {
-    to: W,
+    lines: Lines<W>,
     header: Header,
     follower: Follower,
     redaction: Redaction,
     /// The line of the input that is being taken.
     line: Vec<u8>,
-    entries: u64,
     last_job: Option<JobId>,
     mismatches: u64,
 }
@@ -38,16 +38,15 @@ impl<W: Write> Recorder<W> {
     /// # Errors
     ///
     /// Writing.
-    pub fn new(mut to: W, header: Header, core: Processor) -> io::Result<Self> {
-        write(&mut to, &header)?;
+    pub fn new(to: W, header: Header, core: Processor) -> io::Result<Self> {
+        let lines = Lines::begin(to, &header)?;
         let follower = Follower::new(core, None);
         Ok(Self {
-            to,
+            lines,
             header,
             follower,
             redaction: Redaction::default(),
             line: vec![],
-            entries: 0,
             last_job: None,
             mismatches: 0,
         })
@@ -59,7 +58,7 @@ impl<W: Write> Recorder<W> {
     ///
     /// Writing.
     pub fn begin(self, header: Header, core: Processor) -> io::Result<Self> {
-        Self::new(self.to, header, core)
+        Self::new(self.lines.into_inner(), header, core)
     }
 
     /// What the core was told, and the job that took it.
@@ -75,7 +74,7 @@ impl<W: Write> Recorder<W> {
         self.last_job = self.last_job.max(job);
         // Before the core takes it: a page is too large to be copied.
         self.line.clear();
-        write(&mut self.line, &BorrowedEntry { n: self.entries + 1, at, job, input: &input })?;
+        write(&mut self.line, &BorrowedEntry { n: self.lines.entries() + 1, at, job, input: &input })?;
         match self.follower.follow(at, job, input) {
             Followed::Unknown => Ok(()),
             Followed::Taken(outputs) => self.write_line(outputs),
@@ -112,15 +111,14 @@ impl<W: Write> Recorder<W> {
     /// # Errors
     ///
     /// Writing.
-    pub fn go_on(&mut self, mut to: W, before: &str) -> io::Result<W> {
-        let continues = Continues { file: before.to_owned(), entries: self.entries, last_job: self.last_job };
-        write(&mut to, &Header { continues: Some(continues), ..self.header.clone() })?;
-        Ok(std::mem::replace(&mut self.to, to))
+    pub fn go_on(&mut self, to: W, before: &str) -> io::Result<W> {
+        let continues = Continues { file: before.to_owned(), entries: self.lines.entries(), last_job: self.last_job };
+        self.lines.go_on(to, &Header { continues: Some(continues), ..self.header.clone() })
     }
 
     /// Where it writes.
     pub fn get_mut(&mut self) -> &mut W {
-        &mut self.to
+        self.lines.get_mut()
     }
 
     /// How many jobs it is still being told of.
@@ -154,20 +152,20 @@ impl<W: Write> Recorder<W> {
 
     /// The line of an input, and what was said to it.
     fn write_line(&mut self, outputs: Vec<Output>) -> io::Result<()> {
-        self.count();
-        self.to.write_all(&self.line)?;
+        self.lines.whole_entry(&self.line)?;
+        self.tidy();
         self.line.shrink_to(LINE);
         outputs.into_iter().try_for_each(|output| self.entry(None, None, Said::Out(output)))
     }
 
     fn entry(&mut self, at: Option<Time>, job: Option<JobId>, said: Said) -> io::Result<()> {
-        self.count();
-        write(&mut self.to, &Entry { n: self.entries, at, job, said })
+        self.lines.entry(|n| Entry { n, at, job, said })?;
+        self.tidy();
+        Ok(())
     }
 
-    fn count(&mut self) {
-        self.entries += 1;
-        if self.entries.is_multiple_of(TIDY_EVERY) {
+    fn tidy(&mut self) {
+        if self.lines.entries().is_multiple_of(TIDY_EVERY) {
             let core = self.follower.core();
             self.redaction.keep(|job| core.has(job));
         }
@@ -183,9 +181,4 @@ struct BorrowedEntry<'a> {
     job: Option<JobId>,
     #[serde(rename = "in")]
     input: &'a Input,
-}
-
-fn write(to: &mut impl Write, line: &impl Serialize) -> io::Result<()> {
-    serde_json::to_writer(&mut *to, line)?;
-    to.write_all(b"\n")
 }

@@ -1,10 +1,11 @@
 //! Takes the words out of what a core is told.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::Value;
 use transcript_core::{
     Delivery, Exhausted, Input, Page, Payload, Report,
+    contract::trace_context::TraceContext,
     event::SessionEnded,
     ids::{JobId, MAX_ID_BYTES},
     summary,
@@ -25,9 +26,9 @@ struct Labels {
 }
 
 /// The fields of an end that the contract names.
-const FIELDS: [&str; 3] = ["conversationId", "sessionId", "publishedSegments"];
-/// The one of them that is kept where it is a number.
-const COUNT: &str = "publishedSegments";
+const FIELDS: [&str; 4] = ["conversationId", "sessionId", "publishedSegments", "reprocess"];
+/// Those of them that are kept where they are numbers.
+const COUNTS: [&str; 2] = ["publishedSegments", "reprocess"];
 /// Those of them that are kept where they can be ids.
 const IDS: [&str; 2] = ["conversationId", "sessionId"];
 
@@ -36,7 +37,10 @@ impl Redaction {
     pub(crate) fn redact(&mut self, input: Input, label_bytes: usize) -> Input {
         match input {
             Input::Delivered(delivery) => {
-                Input::Delivered(Delivery { payload: payload(&delivery.payload), ..delivery })
+                // What other systems wrote into the state of a trace can be anything.
+                let trace_context =
+                    delivery.trace_context.map(|context| Arc::new(TraceContext { state: None, ..(*context).clone() }));
+                Input::Delivered(Delivery { trace_context, payload: payload(&delivery.payload), ..delivery })
             }
             Input::Reported { effect, report: Report::Loaded(page) } => {
                 let labels = self.jobs.entry(effect.job).or_default();
@@ -50,6 +54,8 @@ impl Redaction {
             | Input::Stale(_)
             | Input::Consumer(_)
             | Input::Woken
+            | Input::Quiet
+            | Input::Resume
             | Input::Drain
             | Input::DeliveriesStopped => input,
         }
@@ -123,7 +129,7 @@ fn payload(payload: &Payload) -> Payload {
         Ok(Value::Object(fields)) => {
             let kept = fields.into_iter().map(|(name, value)| {
                 let name = if FIELDS.contains(&name.as_str()) { name } else { summary::shape(&name) };
-                if name == COUNT && value.is_number() {
+                if COUNTS.contains(&name.as_str()) && value.is_number() {
                     return (name, value);
                 }
                 let is_id = value.as_str().is_some_and(|id| id.len() <= MAX_ID_BYTES) && IDS.contains(&name.as_str());

@@ -24,7 +24,9 @@ fn replayed(trace: &[u8]) -> Result<Replayed, Problem> {
 fn difference(trace: &[u8]) -> Difference {
     match replayed(trace).expect_err("the trace is not what the core does") {
         Problem::Difference(difference) => *difference,
-        other @ (Problem::Read(_) | Problem::Settings { .. }) => panic!("{other}"),
+        other @ (Problem::Read(_) | Problem::Settings { .. } | Problem::TranscriberSettings { .. }) => {
+            panic!("{other}")
+        }
     }
 }
 
@@ -46,7 +48,7 @@ fn about(trace: &[u8], jobs: &BTreeSet<u64>) -> Vec<Said> {
     };
     let entries = read(trace).into_iter().filter_map(|line| match line {
         Line::Entry(entry) => Some(entry.said),
-        Line::Header(_) => None,
+        Line::Header(_) | Line::TranscriberHeader(_) | Line::TranscriberEntry(_) => None,
     });
     entries.filter(concerns).collect()
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use transcript_core::{Failure, Time};
 
 use crate::{
+    acknowledged::AcknowledgementTimes,
     frame::{CloseCode, ServerFrame},
     ids::{ConnectionId, EffectId, InstanceId},
     input::StreamState,
@@ -55,6 +56,7 @@ pub(crate) struct Around {
     pub(crate) waits_for_memory: BTreeSet<SessionNumber>,
     pub(crate) outputs: VecDeque<Output>,
     pub(crate) counters: Counters,
+    pub(crate) acknowledged: AcknowledgementTimes,
     effects: BTreeMap<EffectId, (Owner, EffectKind)>,
     last_effect: u64,
     said: BTreeMap<EffectKind, Said>,
@@ -119,6 +121,7 @@ impl Around {
             waits_for_memory: BTreeSet::new(),
             outputs: VecDeque::new(),
             counters: Counters::default(),
+            acknowledged: AcknowledgementTimes::default(),
             effects: BTreeMap::new(),
             last_effect: 0,
             said: BTreeMap::new(),
@@ -165,6 +168,11 @@ impl Around {
         }
         self.said.insert(kind, Said { at: self.now, fails: true });
         self.notice(Notice::Failing { kind, failure: failure.clone() });
+    }
+
+    /// The kinds of effects of which none has succeeded since people were told that they fail.
+    pub(crate) fn failing(&self) -> impl Iterator<Item = EffectKind> {
+        self.said.iter().filter(|(_, said)| said.fails).map(|(kind, _)| *kind)
     }
 
     /// Tells people that effects of a kind succeed again, if they were told that they fail.

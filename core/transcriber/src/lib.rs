@@ -99,6 +99,7 @@
 //! # Ok::<(), transcript_transcriber::SettingsError>(())
 //! ```
 
+mod acknowledged;
 mod around;
 mod connection;
 pub mod document;
@@ -116,6 +117,7 @@ mod tests;
 mod transcriber;
 
 pub use self::{
+    acknowledged::AcknowledgementTimes,
     around::Counters,
     frame::{ClientFrame, ClientSegment, CloseCode, Finality, ServerFrame},
     ids::{ConnectionId, EffectId, EpochId, InstanceId, Source, Unnamed, end_message_id, segment_message_id},

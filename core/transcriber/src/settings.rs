@@ -41,6 +41,10 @@ pub struct Settings {
     pub orphans_limit: u32,
     /// The most connections of this instance.
     pub max_connections: usize,
+    /// The most sessions that this instance serves, those that wait for their end included. Sessions of a dead instance are taken
+    /// over beyond it.
+    #[serde(default = "max_sessions")]
+    pub max_sessions: usize,
     /// The most connections of one session on this instance.
     pub max_session_connections: usize,
     /// The most segments of one session, judged by its next index.
@@ -87,6 +91,7 @@ impl Settings {
             orphans_interval: Duration::from_secs(5),
             orphans_limit: 1000,
             max_connections: 20_000,
+            max_sessions: max_sessions(),
             max_session_connections: 200,
             max_session_segments: 1_000_000,
             max_batch_segments: 100,
@@ -133,6 +138,7 @@ impl Settings {
             ("nonce", self.nonce.len()),
             ("orphans limit", usize::try_from(self.orphans_limit).unwrap_or(usize::MAX)),
             ("max connections", self.max_connections),
+            ("max sessions", self.max_sessions),
             ("max session connections", self.max_session_connections),
             ("max session segments", usize::try_from(self.max_session_segments).unwrap_or(usize::MAX)),
             ("max batch segments", self.max_batch_segments),
@@ -145,6 +151,11 @@ impl Settings {
         let zero = sizes.into_iter().find(|(_, value)| *value == 0).map(|(name, _)| name);
         too_short.or(zero).map_or(Ok(()), |name| Err(SettingsError { name }))
     }
+}
+
+/// The default, also for settings that were recorded without it.
+fn max_sessions() -> usize {
+    100_000
 }
 
 /// A setting that is zero or empty and must not be.

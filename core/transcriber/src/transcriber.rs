@@ -8,10 +8,12 @@ use transcript_core::{
 };
 
 use crate::{
+    acknowledged::AcknowledgementTimes,
     around::{Around, Counters, Owner, SessionNumber},
     frame::{CloseCode, ServerFrame},
     ids::{ConnectionId, EffectId, InstanceId},
     input::{Closure, Input, Opening, Orphan, Report, StreamState},
+    kind::EffectKind,
     lease::{Lease, OrphanSearch},
     output::{Notice, Output, Timer, WakeUp},
     session::{Session, State},
@@ -137,6 +139,35 @@ impl Transcriber {
         self.around.bytes
     }
 
+    /// Whether its lease is held: nothing can be stored before.
+    #[must_use]
+    pub fn has_lease(&self) -> bool {
+        self.around.has_lease
+    }
+
+    /// Whether messages can be published now.
+    #[must_use]
+    pub fn stream_state(&self) -> StreamState {
+        self.around.stream
+    }
+
+    /// Whether it has been told to come to its end.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.around.stops
+    }
+
+    /// The kinds of effects that fail now: none of the kind has succeeded since the first failure.
+    pub fn failing(&self) -> impl Iterator<Item = EffectKind> {
+        self.around.failing()
+    }
+
+    /// How long segments took from their receipt to their acknowledgement.
+    #[must_use]
+    pub fn acknowledgement_times(&self) -> AcknowledgementTimes {
+        self.around.acknowledged
+    }
+
     /// What has happened since the start.
     #[must_use]
     pub fn counters(&self) -> Counters {
@@ -170,6 +201,11 @@ impl Transcriber {
             Some((CloseCode::Restart, "the transcriber restarts"))
         } else if self.connections.len() >= settings.max_connections {
             Some((CloseCode::TryAgainLater, "the transcriber has as many connections as it may"))
+        } else if of_session.is_none() && self.sessions.len() >= settings.max_sessions {
+            Some((
+                CloseCode::TryAgainLater,
+                "the transcriber has as many sessions as it may, those that wait for their end included",
+            ))
         } else if of_session.is_some_and(|session| session.connections() >= settings.max_session_connections) {
             Some((CloseCode::TryAgainLater, "the session has as many connections as it may"))
         } else {

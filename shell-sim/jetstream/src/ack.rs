@@ -32,6 +32,14 @@ impl fmt::Display for AckSubject {
     }
 }
 
+impl AckSubject {
+    /// The sequence in the stream that such a subject names, without a look at the rest of it.
+    #[must_use]
+    pub fn stream_seq_of(subject: &str) -> Option<u64> {
+        subject.strip_prefix("$JS.ACK.")?.split('.').nth(3)?.parse().ok()
+    }
+}
+
 /// Not the reply subject of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotAnAckSubject;

@@ -15,7 +15,7 @@ pub struct Headers(Block);
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Block {
     /// Names and values without line breaks. No block at all where there is none.
-    Lines(Vec<(Arc<str>, Arc<str>)>),
+    Lines(Vec<(Cow<'static, str>, Arc<str>)>),
     /// Anything else.
     Raw(Arc<[u8]>),
 }
@@ -35,12 +35,12 @@ impl Headers {
 
     /// Numbers, which hold no line break.
     pub(crate) fn numbers(lines: [(&'static str, u64); 2]) -> Self {
-        Self(Block::Lines(lines.into_iter().map(|(name, number)| (name.into(), number.to_string().into())).collect()))
+        Self(Block::Lines(lines.into_iter().map(|(name, number)| (name.into(), decimal(number))).collect()))
     }
 
     /// These headers and one more at the end. A value with a line break makes the block a raw one.
     #[must_use]
-    pub fn with(self, name: impl Into<Arc<str>>, value: impl Into<Arc<str>>) -> Self {
+    pub fn with(self, name: impl Into<Cow<'static, str>>, value: impl Into<Arc<str>>) -> Self {
         let (name, value) = (name.into(), value.into());
         match self.0 {
             Block::Lines(mut lines) if is_one_line(&name) && is_one_line(&value) => {
@@ -63,8 +63,10 @@ impl Headers {
     /// The block that a client writes for a list of names and values, whatever bytes they hold.
     pub fn from_pairs<N: AsRef<[u8]>, V: AsRef<[u8]>>(pairs: impl IntoIterator<Item = (N, V)>) -> Self {
         let pairs: Vec<(N, V)> = pairs.into_iter().collect();
-        let lines: Option<Vec<(Arc<str>, Arc<str>)>> =
-            pairs.iter().map(|(name, value)| Some((one_line(name.as_ref())?, one_line(value.as_ref())?))).collect();
+        let line = |(name, value): &(N, V)| {
+            Some((Cow::Owned(one_line(name.as_ref())?.to_owned()), one_line(value.as_ref())?.into()))
+        };
+        let lines: Option<Vec<(Cow<'static, str>, Arc<str>)>> = pairs.iter().map(line).collect();
         let Some(lines) = lines else {
             let mut block = format!("{VERSION}\r\n").into_bytes();
             for (name, value) in &pairs {
@@ -92,7 +94,7 @@ impl Headers {
 
     /// Names and values in their order; `None` where the block is a raw one.
     #[must_use]
-    pub fn lines(&self) -> Option<&[(Arc<str>, Arc<str>)]> {
+    pub fn lines(&self) -> Option<&[(Cow<'static, str>, Arc<str>)]> {
         match &self.0 {
             Block::Lines(lines) => Some(lines),
             Block::Raw(_) => None,
@@ -105,7 +107,7 @@ impl Headers {
     pub fn get(&self, name: &str) -> Option<Cow<'_, str>> {
         match &self.0 {
             Block::Lines(lines) => {
-                let (_, value) = lines.iter().find(|(known, _)| **known == *name)?;
+                let (_, value) = lines.iter().find(|(known, _)| known == name)?;
                 Some(Cow::Borrowed(value))
             }
             Block::Raw(block) => raw_value(block, name.as_bytes()).map(String::from_utf8_lossy),
@@ -115,7 +117,7 @@ impl Headers {
     /// The message id; an empty one is none.
     pub(crate) fn message_id(&self) -> Option<Arc<str>> {
         let id = match &self.0 {
-            Block::Lines(lines) => lines.iter().find(|(known, _)| **known == *MESSAGE_ID).map(|(_, id)| Arc::clone(id)),
+            Block::Lines(lines) => lines.iter().find(|(known, _)| known == MESSAGE_ID).map(|(_, id)| Arc::clone(id)),
             Block::Raw(_) => self.get(MESSAGE_ID).map(|id| id.as_ref().into()),
         };
         id.filter(|id| !id.is_empty())
@@ -182,8 +184,23 @@ fn is_one_line(text: &str) -> bool {
     !text.bytes().any(|byte| byte == b'\r' || byte == b'\n')
 }
 
-fn one_line(bytes: &[u8]) -> Option<Arc<str>> {
-    std::str::from_utf8(bytes).ok().filter(|text| is_one_line(text)).map(Into::into)
+fn one_line(bytes: &[u8]) -> Option<&str> {
+    std::str::from_utf8(bytes).ok().filter(|text| is_one_line(text))
+}
+
+/// A number in decimal digits.
+fn decimal(number: u64) -> Arc<str> {
+    let mut digits = [b'0'; 20];
+    let (mut rest, mut first) = (number, digits.len());
+    for digit in digits.iter_mut().rev() {
+        *digit = b'0' + u8::try_from(rest % 10).expect("a digit");
+        rest /= 10;
+        first -= 1;
+        if rest == 0 {
+            break;
+        }
+    }
+    std::str::from_utf8(&digits[first..]).expect("digits are ASCII").into()
 }
 
 fn write_line(block: &mut Vec<u8>, name: &[u8], value: &[u8]) {
@@ -248,6 +265,13 @@ mod tests {
     fn what_is_no_number_expects_what_cannot_be() {
         let expected = |value: &str| Headers::default().with("N", value).number("N");
         assert_eq!([expected("7"), expected("-1"), expected("")], [Some(7), Some(u64::MAX), None]);
+    }
+
+    #[test]
+    fn numbers_are_written_in_decimal_digits() {
+        for number in [0, 7, 10, 4_194_304, u64::MAX] {
+            assert_eq!(*decimal(number), number.to_string());
+        }
     }
 
     #[test]

@@ -89,7 +89,6 @@ mod call;
 mod clients;
 mod config;
 mod consumer;
-mod delivery;
 mod duplicates;
 mod headers;
 mod log;

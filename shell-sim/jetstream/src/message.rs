@@ -1,6 +1,6 @@
 //! What goes into the broker and what comes out: its protocol without the bytes.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::VecDeque, sync::Arc, time::Duration};
 
 use super::{
     ack::{AckBody, AckSubject},
@@ -231,7 +231,7 @@ pub struct Status {
     /// The code: 100, 400, 404, 408 or 409.
     pub code: u16,
     /// What it says.
-    pub text: Arc<str>,
+    pub text: Cow<'static, str>,
     /// What the headers say.
     pub headers: StatusHeaders,
 }
@@ -384,7 +384,7 @@ impl Context<'_> {
         }
     }
 
-    pub(super) fn status(&mut self, to: Inbox, code: u16, text: &str, headers: StatusHeaders) {
+    pub(super) fn status(&mut self, to: Inbox, code: u16, text: impl Into<Cow<'static, str>>, headers: StatusHeaders) {
         self.send(to, Message::Status(Status { code, text: text.into(), headers }));
     }
 }

@@ -63,7 +63,7 @@ pub(super) fn replay(cli: &Cli, args: &ReplayArgs) -> io::Result<ExitCode> {
             tell(cli, &text, || json!({ "command": "replay", "difference": text }))?;
             ExitCode::FAILURE
         }
-        Err(problem @ (Problem::Read(_) | Problem::Settings { .. })) => {
+        Err(problem @ (Problem::Read(_) | Problem::Settings { .. } | Problem::TranscriberSettings { .. })) => {
             return Err(named(path, &problem));
         }
     };

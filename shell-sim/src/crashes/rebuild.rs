@@ -14,7 +14,7 @@ use transcript_trace::Reader;
 
 use super::{
     MOST_SEGMENTS,
-    story::{Came, StepEvent, Story, server},
+    story::{Came, EndTold, StepEvent, Story, server},
 };
 use crate::{
     plan::{
@@ -61,8 +61,9 @@ pub(super) struct Rebuilt {
 impl Rebuilt {
     pub(super) fn new(story: Story) -> Result<Self, SettingsError> {
         story.settings.check()?;
-        let options = options(&story.settings);
+        let options = options(&story.settings, story.pull_expires);
         options.core().check()?;
+        let otherwise = unlike(&story.settings, &options.core());
         let starts = story.ends.values().map(|end| end.stored_at.min(end.first_delivered_at));
         let first = starts.min().unwrap_or(0);
         let origin = first.saturating_sub(LEAD_US);
@@ -80,7 +81,6 @@ impl Rebuilt {
             heals_at_ms: None,
             bug: None,
         };
-        let otherwise = unlike(&story.settings);
         let mut rebuilt = Self { plan, story, otherwise, origin };
         rebuilt.begin_late();
         rebuilt.break_servers();
@@ -168,10 +168,11 @@ impl Rebuilt {
                 edits: 0,
             }
         });
-        let ends = story.ends.values().filter(|end| end.redrive_of.is_none()).map(|end| End {
-            at_ms: self.at_ms(end.stored_at.min(end.first_delivered_at)),
-            payload: EndPayload::Announces(end.published_segments),
-        });
+        let ends = story
+            .ends
+            .values()
+            .filter(|end| end.redrive_of.is_none())
+            .map(|end| End { at_ms: self.at_ms(end.stored_at.min(end.first_delivered_at)), payload: payload(end) });
         let refused = story.steps.iter().any(|step| {
             let refusal = Came::Failed(FailureKind::Rejected);
             matches!(step.what, StepEvent::Reported { kind: EffectPattern::Of(EffectKind::Save), came, .. } if came == refusal)
@@ -193,10 +194,10 @@ impl Rebuilt {
         self.plan.chores = chores.collect();
         if self.plan.calls.iter().all(|call| call.ends.is_empty()) {
             // Nothing is known of the end that the dead letter was made from: this one stands for it.
-            let end = ends.values().next().map(|end| End {
-                at_ms: self.at_ms(end.stored_at.min(end.first_delivered_at)),
-                payload: EndPayload::Announces(end.published_segments),
-            });
+            let end = ends
+                .values()
+                .next()
+                .map(|end| End { at_ms: self.at_ms(end.stored_at.min(end.first_delivered_at)), payload: payload(end) });
             self.plan.chores.clear();
             self.plan.calls.iter_mut().for_each(|call| call.ends.extend(end.clone()));
         }
@@ -358,7 +359,14 @@ impl Story {
     }
 }
 
-fn options(settings: &Settings) -> Options {
+fn payload(end: &EndTold) -> EndPayload {
+    match end.reprocess {
+        0 => EndPayload::Announces(end.published_segments),
+        request => EndPayload::AsksAgain { announces: end.published_segments, request },
+    }
+}
+
+fn options(settings: &Settings, pull_expires: Option<Duration>) -> Options {
     let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     Options {
         quiet_period_ms: millis(settings.quiet_period),
@@ -374,15 +382,14 @@ fn options(settings: &Settings) -> Options {
         announce_once: settings.announce_once,
         revise: settings.revise,
         max_bytes_in_flight: Some(settings.max_bytes_in_flight.min(MOST_BYTES)),
-        // As in production: a drain lasts as long as the last request.
-        pull_expires_ms: Some(millis(jetstream::Settings::default().pull_expires)),
+        // A drain lasts as long as the last request. A trace that does not say how long comes from production.
+        pull_expires_ms: Some(millis(pull_expires.unwrap_or(jetstream::Settings::default().pull_expires))),
         ..Options::quick()
     }
 }
 
 /// The settings of a trace that no plan has.
-fn unlike(settings: &Settings) -> Vec<String> {
-    let here = options(settings).core();
+fn unlike(settings: &Settings, here: &Settings) -> Vec<String> {
     let differ = [
         ("quiet period", settings.quiet_period == here.quiet_period),
         ("ack wait", settings.ack_wait == here.ack_wait),

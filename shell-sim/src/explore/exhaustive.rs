@@ -11,7 +11,8 @@ use std::{
 use super::Found;
 use crate::{
     plan::{
-        Action, Call, EffectPattern, Fault, Moment, Options, Plan, SegmentSaved, Server, StoreFault, Trigger, Verdict,
+        Action, Call, EffectPattern, End, EndPayload, Fault, Moment, Options, Plan, SegmentSaved, Server, StoreFault,
+        Trigger, Verdict,
     },
     world::{Points, Recording},
 };
@@ -40,6 +41,7 @@ pub fn families() -> Vec<Family> {
     let two = healthy(2, 2, DAY_MS);
     let (one_short, two_short) = (healthy(1, 1, SHORT_WINDOW_MS), healthy(2, 2, SHORT_WINDOW_MS));
     let (refused, stale, once, used_up) = (refused(), stale(), announced_once(), used_up());
+    let again = asked_again();
     let family = |name, healthy: &Plan, firsts| Family { name, healthy: healthy.clone(), firsts, seconds: vec![] };
     vec![
         family("a kill, one session, one processor", &one, kills(&one, &outages(&one))),
@@ -55,6 +57,7 @@ pub fn families() -> Vec<Family> {
         family("a rollout, two and two", &two, rollouts(&two)),
         family("a kill, a refused document, one and one", &refused, kills(&refused, &outages(&refused))),
         family("a kill, a stale summary, two and two", &stale, kills(&stale, &outages(&stale))),
+        family("a kill, a call asked for again, one and one", &again, kills(&again, &outages(&again))),
         family("a kill, announced once, one and one", &once, kills(&once, &outages(&once))),
         family("a kill, deliveries used up, one and two", &used_up, kills(&used_up, &outages(&used_up))),
         family("a freeze, deliveries used up, one and two", &used_up, freezes(&used_up)),
@@ -171,6 +174,16 @@ fn stale() -> Plan {
     plan.options.revise = true;
     for call in &mut plan.calls {
         call.segments.push(SegmentSaved { at_ms: 12_000, index: 2, text: "Yes.".into(), ..SegmentSaved::default() });
+    }
+    plan
+}
+
+/// A call that somebody corrects and asks for again.
+fn asked_again() -> Plan {
+    let mut plan = healthy(1, 1, SHORT_WINDOW_MS);
+    for call in &mut plan.calls {
+        call.segments.push(SegmentSaved { at_ms: 12_000, text: "As corrected.".into(), ..SegmentSaved::default() });
+        call.ends.push(End { at_ms: 13_000, payload: EndPayload::AsksAgain { announces: 1, request: 1 } });
     }
     plan
 }

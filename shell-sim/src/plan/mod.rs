@@ -10,6 +10,9 @@ use transcript_core::{Settings, Time, ids::Session};
 pub use self::fault::{Action, Direction, EffectPattern, Fault, Moment, Server, StoreFault, Trigger};
 use crate::bug::Bug;
 
+/// How long the broker keeps a pull request where a plan does not say it.
+const PULL_EXPIRES: Duration = Duration::from_secs(3);
+
 /// A whole run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -85,8 +88,8 @@ pub struct Options {
     /// The bytes above which a core asks for no more pages; `None` for the product's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_bytes_in_flight: Option<u64>,
-    /// How long a pull request lasts; `None` for three seconds, which is longer than in production, because a world is mostly
-    /// idle.
+    /// How long a pull request lasts; `None` for three seconds: longer than in production, because a world is mostly idle. A
+    /// trace names the span in its header, and a plan that is made of a trace has that one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pull_expires_ms: Option<u64>,
 }
@@ -190,6 +193,13 @@ pub enum EndPayload {
     Announces(u64),
     /// The same, published under the message id that the call's notification will have.
     Claims(u64),
+    /// An operator asks for the call to be processed again, because somebody has corrected it.
+    AsksAgain {
+        /// How many segments are announced.
+        announces: u64,
+        /// How often that was asked for, this time included.
+        request: u64,
+    },
     /// These bytes, which no processor can take.
     Malformed(String),
 }
@@ -254,6 +264,12 @@ impl Options {
             max_bytes_in_flight: None,
             pull_expires_ms: None,
         }
+    }
+
+    /// For how long the broker keeps a pull request.
+    #[must_use]
+    pub fn pull_expires(&self) -> Duration {
+        self.pull_expires_ms.map_or(PULL_EXPIRES, millis)
     }
 
     /// The core's settings.

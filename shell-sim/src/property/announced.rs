@@ -20,6 +20,7 @@ use crate::{
 };
 
 /// When an ack comes to the broker, the call's summary is stored and announced, or its end was published again.
+#[derive(Default)]
 pub(super) struct AckOnlyAfterSummaryAndNotification;
 
 impl Property for AckOnlyAfterSummaryAndNotification {
@@ -43,6 +44,7 @@ impl Property for AckOnlyAfterSummaryAndNotification {
 
 /// Two notifications of a key are at least the promised window apart, unless the ids were forgotten with a purged stream, or
 /// the id was another message's for a while: once the stream forgets that one, it takes the id for new.
+#[derive(Default)]
 pub(super) struct OneNotificationPerKeyWithinTheWindow;
 
 impl Property for OneNotificationPerKeyWithinTheWindow {
@@ -155,6 +157,7 @@ impl Property for AMarkedSummaryIsNotAnnouncedAgain {
 }
 
 /// Where each notification has a subject of its own, the stream holds one of a key for as long as it is not purged.
+#[derive(Default)]
 pub(super) struct AnnounceOnceKnowsNoTimeLimit;
 
 impl Property for AnnounceOnceKnowsNoTimeLimit {
@@ -174,6 +177,7 @@ impl Property for AnnounceOnceKnowsNoTimeLimit {
 }
 
 /// A notification tells of a summary that is stored, of no later version of the segments.
+#[derive(Default)]
 pub(super) struct ANotificationTellsAStoredSummary;
 
 impl Property for ANotificationTellsAStoredSummary {

@@ -12,6 +12,7 @@ use crate::{
 };
 
 /// A wake-up that was served is not asked for again.
+#[derive(Default)]
 pub(super) struct DeadlinesMove;
 
 impl Property for DeadlinesMove {
@@ -34,6 +35,7 @@ impl Property for DeadlinesMove {
 
 /// While fewer calls are under way than a processor has room for, an end is delivered at once, however often the ends of
 /// other calls are repeated.
+#[derive(Default)]
 pub(super) struct RepeatsDelayNoOtherCall;
 
 /// How long a delivery may take besides the network.
@@ -88,6 +90,7 @@ fn has_room_for_every_call(plan: &Plan) -> bool {
 }
 
 /// No more jobs than asked for, those without a delivery aside, no delivery turned away, and no job left over at the end.
+#[derive(Default)]
 pub(super) struct MemoryStaysWithinBounds;
 
 impl Property for MemoryStaysWithinBounds {
@@ -120,6 +123,7 @@ impl Property for MemoryStaysWithinBounds {
 }
 
 /// The texts of summaries under way are bounded: by the setting, and a page for whoever has to go on all the same.
+#[derive(Default)]
 pub(super) struct BytesInFlightStayWithinBounds;
 
 /// What a core reserves for each segment that it is about to load.

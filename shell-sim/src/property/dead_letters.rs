@@ -14,6 +14,7 @@ use crate::{
 /// A dead letter is about a call that MongoDB refuses, a message that used up its deliveries by faults, or a payload that
 /// was published again and can still not be processed; never about one that rollouts or outages got in the way of. There is
 /// one about a message.
+#[derive(Default)]
 pub(super) struct ADeadLetterHasACause;
 
 impl Property for ADeadLetterHasACause {
@@ -66,8 +67,8 @@ impl Property for ADeadLetterWaitsForACallInHand {
             self.in_hand.insert((*processor, delivery.stream_sequence));
         }
         if let Observation::Asked { processor, effect: Effect::Acknowledge { reply, .. }, .. } = seen {
-            let delivery: AckSubject = reply.parse().expect("the reply subject of a delivery");
-            self.in_hand.remove(&(*processor, delivery.stream_seq));
+            let message = AckSubject::stream_seq_of(reply).expect("the reply subject of a delivery");
+            self.in_hand.remove(&(*processor, message));
         }
         if let Observation::Asked { processor, effect: Effect::DeadLetter { dead_letter }, .. } = seen
             && self.in_hand.contains(&(*processor, dead_letter.stream_sequence))

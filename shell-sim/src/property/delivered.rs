@@ -7,7 +7,10 @@ use std::{
 };
 
 use jetstream_model::{AckBody, AckSubject};
-use transcript_core::{Acknowledgement, DELIVERIES_STOP_WITHIN, Effect, Time, ids::JobId};
+use transcript_core::{
+    Acknowledgement, DELIVERIES_STOP_WITHIN, Effect, Report, Time,
+    ids::{EffectId, JobId},
+};
 
 use super::{Property, TheEnd};
 use crate::{
@@ -17,6 +20,7 @@ use crate::{
 };
 
 /// Every further delivery of a message follows a fault that explains it.
+#[derive(Default)]
 pub(super) struct EveryRedeliveryHasACause;
 
 impl Property for EveryRedeliveryHasACause {
@@ -90,8 +94,7 @@ impl Property for NobodyGetsBackWhatItGaveBack {
 
 /// The stream sequence of the message that a delivery brought.
 fn sequence(reply: &str) -> u64 {
-    let subject: AckSubject = reply.parse().expect("the reply subject of a delivery");
-    subject.stream_seq
+    AckSubject::stream_seq_of(reply).expect("the reply subject of a delivery")
 }
 
 /// No message is longer than a third of the ack wait with a living process without a heartbeat. The broker takes one for
@@ -107,6 +110,8 @@ pub(super) struct HeartbeatWhileAlive {
 struct Held {
     since: BTreeMap<u64, Time>,
     oldest: BTreeSet<(Time, u64)>,
+    /// The last acknowledgement that each job asked for, and its message. It settles a delivery that it crosses as well.
+    acknowledging: BTreeMap<JobId, (EffectId, u64)>,
 }
 
 impl Held {
@@ -169,12 +174,23 @@ impl Property for HeartbeatWhileAlive {
                 held.sign(message, now);
             }
         }
-        if let Observation::Asked { processor, effect, .. } = seen {
+        if let Observation::Asked { processor, id, effect } = seen {
             let held = self.held.entry(*processor).or_default();
             held.overdue(now, self.heartbeats.get(processor).copied().unwrap_or(Duration::MAX))?;
-            if let Effect::Acknowledge { reply, .. } = effect {
-                held.release(sequence(reply));
+            if let Effect::Acknowledge { reply, acknowledgement, .. } = effect {
+                let message = sequence(reply);
+                held.release(message);
+                if !matches!(acknowledgement, Acknowledgement::Nak { .. }) {
+                    held.acknowledging.insert(id.job, (*id, message));
+                }
             }
+        }
+        if let Observation::Reported { processor, id, report: Report::Acknowledged } = seen
+            && let Some(held) = self.held.get_mut(processor)
+            && let Some((_, message)) = held.acknowledging.get(&id.job).copied().filter(|(asked, _)| *asked == *id)
+        {
+            held.acknowledging.remove(&id.job);
+            held.release(message);
         }
         Ok(())
     }
@@ -232,6 +248,7 @@ impl Property for OneJobAMessage {
 
 /// A term comes with a reason: for payloads that nobody can process, which get nothing else, and for messages that are kept
 /// as dead letters.
+#[derive(Default)]
 pub(super) struct OnlyTheImpossibleIsTerminated;
 
 impl Property for OnlyTheImpossibleIsTerminated {
@@ -260,6 +277,7 @@ impl Property for OnlyTheImpossibleIsTerminated {
 
 /// What was owed has arrived when the world has been whole for long enough: every end was settled, or is kept as a dead
 /// dead letter; one that was given up when nobody could hear of it is what an audit names as missing.
+#[derive(Default)]
 pub(super) struct EverySessionEndsOnceFaultsStop;
 
 impl Property for EverySessionEndsOnceFaultsStop {

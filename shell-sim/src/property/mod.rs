@@ -13,7 +13,8 @@
 //! | `SummaryIsInTheOrderOfTheCall` | a summary of all segments of a call is what they give by start, where all starts are on the session's clock, and by index otherwise |
 //! | `WhatCameInTheQuietPeriodIsCounted` | a summary has every segment that was stored in the quiet period after the end and not lost since |
 //! | `AMarkThatIsReportedIsStored` | a processor that is told that its mark is written finds it on the summary |
-//! | `AMarkedSummaryStaysUntilItIsStale` | only one of more segments, or of changed ones, replaces it, as the next revision, and keeps its marks |
+//! | `AMarkedSummaryStaysUntilItIsStale` | only one of more segments, or of changed ones, or one that was asked for, replaces it, as the next revision, and keeps its marks |
+//! | `ARequestIsAnsweredByARevision` | an operator who asks for a call again gets a new summary, announced as a revision |
 //! | `ARevisionIsAnnouncedOnce` | and only where that is asked for, and never before it is stored |
 //! | `EveryStaleSummaryIsRevised` | where it is asked for, when the world has been whole for long enough |
 //! | `WhatIsStoredIsAnnounced` | where revisions are asked for, nobody misses segments of an announced summary |
@@ -74,36 +75,73 @@ pub(crate) struct TheEnd {
     pub(crate) stale: Vec<Key>,
 }
 
-/// All promises.
-pub(crate) fn all() -> Vec<Box<dyn Property>> {
-    vec![
-        Box::new(announced::AckOnlyAfterSummaryAndNotification),
-        Box::new(announced::OneNotificationPerKeyWithinTheWindow),
-        Box::<announced::AMarkedSummaryIsNotAnnouncedAgain>::default(),
-        Box::new(announced::AnnounceOnceKnowsNoTimeLimit),
-        Box::new(announced::ANotificationTellsAStoredSummary),
-        Box::<summarised::SummaryNeverGoesBack>::default(),
-        Box::new(summarised::CompleteIsTrueOnlyWhenItIs),
-        Box::<summarised::SummaryIsWhatItsSegmentsGive>::default(),
-        Box::<summarised::SummaryIsInTheOrderOfTheCall>::default(),
-        Box::new(summarised::WhatCameInTheQuietPeriodIsCounted),
-        Box::<summarised::AMarkThatIsReportedIsStored>::default(),
-        Box::new(revised::AMarkedSummaryStaysUntilItIsStale),
-        Box::<revised::ARevisionIsAnnouncedOnce>::default(),
-        Box::<revised::WhatIsStoredIsAnnounced>::default(),
-        Box::new(revised::EveryStaleSummaryIsRevised),
-        Box::new(dead_letters::ADeadLetterHasACause),
-        Box::<dead_letters::ADeadLetterWaitsForACallInHand>::default(),
-        Box::<dead_letters::ADrainGivesBackFirstDeliveriesOnly>::default(),
-        Box::<delivered::OneJobAMessage>::default(),
-        Box::new(delivered::EveryRedeliveryHasACause),
-        Box::<delivered::NobodyGetsBackWhatItGaveBack>::default(),
-        Box::<delivered::HeartbeatWhileAlive>::default(),
-        Box::new(delivered::OnlyTheImpossibleIsTerminated),
-        Box::new(delivered::EverySessionEndsOnceFaultsStop),
-        Box::new(bounds::DeadlinesMove),
-        Box::new(bounds::RepeatsDelayNoOtherCall),
-        Box::new(bounds::MemoryStaysWithinBounds),
-        Box::new(bounds::BytesInFlightStayWithinBounds),
-    ]
+/// Makes one object of all promises: each call of a promise is a direct one, since there are many calls and most of them end
+/// at the first look.
+macro_rules! properties {
+    ($($name:ident: $promise:ty,)+) => {
+        /// All promises.
+        #[derive(Default)]
+        pub(crate) struct Properties {
+            $($name: $promise,)+
+        }
+
+        impl Properties {
+            /// Looks at what happened, with each of them; the name of the first that is broken, and how it is broken.
+            pub(crate) fn saw(
+                &mut self,
+                now: Time,
+                seen: &Observation<'_>,
+                ledger: &Ledger,
+            ) -> Result<(), (&'static str, String)> {
+                let waits = matches!(seen, Observation::Waits { .. });
+                $(if !waits || self.$name.looks_at_waits() {
+                    self.$name.saw(now, seen, ledger).map_err(|what| (self.$name.name(), what))?;
+                })+
+                Ok(())
+            }
+
+            /// Looks at the end of a world, with each of them; as [`saw`](Self::saw).
+            pub(crate) fn at_end(
+                &mut self,
+                now: Time,
+                ledger: &Ledger,
+                end: &TheEnd,
+            ) -> Result<(), (&'static str, String)> {
+                $(self.$name.at_end(now, ledger, end).map_err(|what| (self.$name.name(), what))?;)+
+                Ok(())
+            }
+        }
+    };
+}
+
+properties! {
+    ack_only_after_summary_and_notification: announced::AckOnlyAfterSummaryAndNotification,
+    one_notification_per_key_within_the_window: announced::OneNotificationPerKeyWithinTheWindow,
+    a_marked_summary_is_not_announced_again: announced::AMarkedSummaryIsNotAnnouncedAgain,
+    announce_once_knows_no_time_limit: announced::AnnounceOnceKnowsNoTimeLimit,
+    a_notification_tells_a_stored_summary: announced::ANotificationTellsAStoredSummary,
+    summary_never_goes_back: summarised::SummaryNeverGoesBack,
+    complete_is_true_only_when_it_is: summarised::CompleteIsTrueOnlyWhenItIs,
+    summary_is_what_its_segments_give: summarised::SummaryIsWhatItsSegmentsGive,
+    summary_is_in_the_order_of_the_call: summarised::SummaryIsInTheOrderOfTheCall,
+    what_came_in_the_quiet_period_is_counted: summarised::WhatCameInTheQuietPeriodIsCounted,
+    a_mark_that_is_reported_is_stored: summarised::AMarkThatIsReportedIsStored,
+    a_marked_summary_stays_until_it_is_stale: revised::AMarkedSummaryStaysUntilItIsStale,
+    a_request_is_answered_by_a_revision: revised::ARequestIsAnsweredByARevision,
+    a_revision_is_announced_once: revised::ARevisionIsAnnouncedOnce,
+    what_is_stored_is_announced: revised::WhatIsStoredIsAnnounced,
+    every_stale_summary_is_revised: revised::EveryStaleSummaryIsRevised,
+    a_dead_letter_has_a_cause: dead_letters::ADeadLetterHasACause,
+    a_dead_letter_waits_for_a_call_in_hand: dead_letters::ADeadLetterWaitsForACallInHand,
+    a_drain_gives_back_first_deliveries_only: dead_letters::ADrainGivesBackFirstDeliveriesOnly,
+    one_job_a_message: delivered::OneJobAMessage,
+    every_redelivery_has_a_cause: delivered::EveryRedeliveryHasACause,
+    nobody_gets_back_what_it_gave_back: delivered::NobodyGetsBackWhatItGaveBack,
+    heartbeat_while_alive: delivered::HeartbeatWhileAlive,
+    only_the_impossible_is_terminated: delivered::OnlyTheImpossibleIsTerminated,
+    every_session_ends_once_faults_stop: delivered::EverySessionEndsOnceFaultsStop,
+    deadlines_move: bounds::DeadlinesMove,
+    repeats_delay_no_other_call: bounds::RepeatsDelayNoOtherCall,
+    memory_stays_within_bounds: bounds::MemoryStaysWithinBounds,
+    bytes_in_flight_stay_within_bounds: bounds::BytesInFlightStayWithinBounds,
 }

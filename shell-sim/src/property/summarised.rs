@@ -45,6 +45,7 @@ impl Property for SummaryNeverGoesBack {
 }
 
 /// `complete` is what the stored summary's own numbers say, and those announced are a transcriber's.
+#[derive(Default)]
 pub(super) struct CompleteIsTrueOnlyWhenItIs;
 
 impl Property for CompleteIsTrueOnlyWhenItIs {
@@ -134,7 +135,8 @@ fn says_the_same(summary: &Summary, given: Summarizer) -> bool {
 pub(super) struct SummaryIsInTheOrderOfTheCall {
     /// A fold over nothing.
     empty: Option<Summarizer>,
-    /// What is stored of each session; `None` where a kill has lost some of it, so that two sets of as many segments can differ.
+    /// What is stored of each session; `None` where a kill has lost some of it, or somebody has changed some without
+    /// counting that, so that two sets of the same version can differ.
     stored: BTreeMap<Arc<str>, Option<BTreeMap<String, Segment>>>,
 }
 
@@ -146,6 +148,11 @@ impl Property for SummaryIsInTheOrderOfTheCall {
     fn saw(&mut self, _: Time, seen: &Observation<'_>, ledger: &Ledger) -> Result<(), String> {
         if let Observation::SegmentStored { session, segment } = seen {
             let known = self.stored.entry(Arc::clone(session)).or_insert_with(|| Some(BTreeMap::new()));
+            // A change that nobody counted: two sets of the same version differ.
+            let is_uncounted = |known: &BTreeMap<String, Segment>| {
+                known.get(&segment.id).is_some_and(|known| known.edits >= segment.edits && known != *segment)
+            };
+            known.take_if(|known| is_uncounted(known));
             if let Some(known) = known {
                 known.insert(segment.id.clone(), Segment::clone(segment));
             }
@@ -210,6 +217,7 @@ fn revision(announcement: Announcement) -> u64 {
 }
 
 /// A summary has every segment that was stored in the quiet period after the end, and that no kill has lost since.
+#[derive(Default)]
 pub(super) struct WhatCameInTheQuietPeriodIsCounted;
 
 /// The two calendars that a job compares are read in whole milliseconds.

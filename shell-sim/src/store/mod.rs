@@ -115,8 +115,7 @@ pub enum Command {
         /// The sessions.
         sessions: Vec<Arc<str>>,
     },
-    /// Store a summary unless one of a later version of the segments is stored, or an announced one of the same; marks that are
-    /// there stay.
+    /// Store a summary unless one is stored that is ahead of it ([`Stored::is_ahead_of`]); marks that are there stay.
     Save {
         /// The summary.
         summary: Arc<Summary>,
@@ -416,13 +415,15 @@ impl Store {
     fn save(&mut self, now: Time, summary: Arc<Summary>) -> Stored {
         let key = summary.key.clone();
         let before = self.summaries.get(&key);
-        let stays = |stored: &&Document| {
-            let (there, new) = (stored.summary.version(), summary.version());
-            there > new || (there == new && stored.notified.is_some())
-        };
-        if let Some(stored) = before.filter(stays) {
-            return stored.stored();
+        if let Some(stored) = before.map(Document::stored).filter(|stored| stored.is_ahead_of(&summary)) {
+            return stored;
         }
+        let asked = before.map_or(0, |stored| stored.summary.reprocess);
+        let summary = if asked > summary.reprocess {
+            Arc::new(Summary { reprocess: asked, ..Summary::clone(&summary) })
+        } else {
+            summary
+        };
         let document = match before.filter(|stored| stored.notified.is_some()) {
             Some(stored) => Document { summary, revision: stored.revision + 1, ..stored.clone() },
             None => Document { summary, notified: None, revision: 1, revised: None },
@@ -494,6 +495,7 @@ impl Document {
             notified: self.notified,
             revision: self.revision,
             revised: self.revised,
+            reprocess: self.summary.reprocess,
         }
     }
 }

@@ -14,6 +14,7 @@ fn summary(segments: u64) -> Arc<Summary> {
         session,
         segments,
         published_segments: 5,
+        reprocess: 0,
         complete: segments >= 5,
         edits: 0,
         words: 0,
@@ -46,6 +47,7 @@ fn stored(segments: u64, notified: Option<Notified>) -> Result<Answer, StoreErro
         notified,
         revision: 1,
         revised: None,
+        reprocess: 0,
     })))
 }
 
@@ -57,6 +59,7 @@ fn revised(segments: u64, revision: u64, revised: Option<u64>) -> Result<Answer,
         notified: Some(MARK),
         revision,
         revised,
+        reprocess: 0,
     })))
 }
 
@@ -117,6 +120,31 @@ fn a_summary_never_goes_back_and_keeps_its_mark() {
     assert_eq!(store.perform(at(0), save(6, Durability::Journal), Fate::Done), revised(6, 2, Some(2)));
     assert_eq!(store.summary(&key).map(|document| document.summary.segments), Some(6));
     assert_eq!(store.summaries().count(), 1);
+}
+
+#[test]
+fn a_summary_that_was_asked_for_replaces_an_announced_one_of_as_many_segments_once() {
+    let mut store = Store::new();
+    let asked = |segments, reprocess| Command::Save {
+        summary: Arc::new(Summary { reprocess, ..Summary::clone(&summary(segments)) }),
+        durability: Durability::Journal,
+    };
+    let stored = |revision, reprocess| {
+        let complete = false;
+        let stored =
+            Stored { segments: 3, edits: 0, complete, notified: Some(MARK), revision, revised: None, reprocess };
+        Ok(Answer::Stored(Some(stored)))
+    };
+    store.perform(at(0), save(3, Durability::Journal), Fate::Done).expect("done");
+    store.perform(at(0), mark(MARK), Fate::Done).expect("done");
+    assert_eq!(store.perform(at(0), asked(2, 1), Fate::Done), stored(1, 0), "it never goes back");
+    assert_eq!(store.perform(at(0), asked(3, 1), Fate::Done), stored(2, 1));
+    assert_eq!(store.perform(at(0), asked(3, 1), Fate::Done), stored(2, 1), "it comes again");
+    assert_eq!(store.perform(at(0), save(3, Durability::Journal), Fate::Done), stored(2, 1));
+    assert_eq!(store.perform(at(0), asked(3, 2), Fate::Done), stored(3, 2));
+    store.perform(at(0), save(4, Durability::Journal), Fate::Done).expect("done");
+    let key = summary(0).key.clone();
+    assert_eq!(store.summary(&key).map(|document| (document.revision, document.summary.reprocess)), Some((4, 2)));
 }
 
 #[test]

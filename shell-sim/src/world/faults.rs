@@ -73,13 +73,13 @@ impl Faults {
             Point::Effect { moment: Moment::After, .. } | Point::Arrival { moment: Moment::After, .. } => {}
         }
         let mut armed = self.armed.borrow_mut();
-        if armed.is_empty() || self.healed.get() {
+        let meets = |fault: &usize| plan.faults.get(*fault).is_some_and(|it| points.meets(it.when, point));
+        // Most points meet none.
+        if self.healed.get() || !armed.iter().any(meets) {
             return vec![];
         }
-        let due: Vec<usize> = armed
-            .extract_if(.., |fault| plan.faults.get(*fault).is_some_and(|it| points.meets(it.when, point)))
-            .collect();
-        if !due.is_empty() && self.at_first.borrow().is_none() {
+        let due: Vec<usize> = armed.extract_if(.., |fault| meets(fault)).collect();
+        if self.at_first.borrow().is_none() {
             self.at_first.replace(Some(points.clone()));
         }
         due

@@ -1,17 +1,11 @@
 //! One direction of one connection: in order, late, sometimes frozen, and over when it is cut.
 
-use std::{
-    cell::RefCell,
-    collections::VecDeque,
-    rc::Rc,
-    task::{Poll, Waker},
-    time::Duration,
-};
+use std::{cell::RefCell, collections::VecDeque, rc::Rc, task::Poll, time::Duration};
 
 use smol::future;
 use transcript_core::Time;
 
-use crate::runtime::Clock;
+use crate::runtime::{Clock, Sleeper};
 
 /// What is under way in one direction. Nothing overtakes within a connection; between connections everything may.
 #[derive(Debug)]
@@ -25,7 +19,7 @@ struct State<T> {
     latest: Time,
     frozen: bool,
     closed: bool,
-    waiting: Option<Waker>,
+    waiting: Option<Sleeper>,
 }
 
 impl<T> Link<T> {
@@ -112,7 +106,7 @@ impl<T> Link<T> {
             if std::mem::replace(&mut waited, true) {
                 return Poll::Ready(());
             }
-            self.state.borrow_mut().waiting = Some(context.waker().clone());
+            self.state.borrow_mut().waiting = Some(Sleeper::of(context));
             Poll::Pending
         })
         .await;
@@ -125,7 +119,7 @@ enum Look {
     At(Time),
 }
 
-fn wake(waiting: Option<Waker>) {
+fn wake(waiting: Option<Sleeper>) {
     if let Some(waiting) = waiting {
         waiting.wake();
     }

@@ -45,6 +45,7 @@ use self::{
     faults::{Faults, Point, Twist},
     mongo::Mongo,
     nats::Nats,
+    run::{SURROUNDINGS, executor_of},
     shell::Handles,
     tape::Tape,
     watch::Watch,
@@ -56,7 +57,7 @@ use crate::{
     plan::{Options, Plan, Trigger, at_ms, millis},
     property::TheEnd,
     rng::Rng,
-    runtime::Clock,
+    runtime::{self, Clock},
 };
 
 /// The servers' calendar at the start of a world, in milliseconds since the Unix epoch.
@@ -295,6 +296,7 @@ impl World {
 
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
         self.surroundings.borrow().spawn(task).detach();
+        runtime::has_woken(SURROUNDINGS);
     }
 
     /// Runs a task in a processor's process, while that lives.
@@ -302,6 +304,7 @@ impl World {
         let executor = self.processes.get(processor).and_then(|process| process.borrow().executor.clone());
         if let Some(executor) = executor {
             executor.spawn(task).detach();
+            runtime::has_woken(executor_of(processor));
         }
     }
 

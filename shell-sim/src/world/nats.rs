@@ -429,9 +429,7 @@ fn request(client: ClientId, frame: Frame, known: &mut Option<(Arc<str>, Vec<u8>
         let PullRead { stream, consumer, pull } = read.clone();
         return Some(Request::Pull { stream, consumer, reply, pull });
     }
-    let headers = headers
-        .into_iter()
-        .fold(Headers::default(), |headers, (name, value)| headers.with(name.as_ref(), value.as_str()));
+    let headers = headers.into_iter().fold(Headers::default(), |headers, (name, value)| headers.with(name, value));
     let request = wire::request(Arc::clone(&subject), reply, headers, payload.as_slice().into());
     if let Some(Request::Pull { stream, consumer, pull, .. }) = &request {
         let read = PullRead { stream: Arc::clone(stream), consumer: Arc::clone(consumer), pull: pull.clone() };
@@ -447,8 +445,8 @@ pub(super) fn message(to: Address, received: wire::Received, received_at: WallTi
     jetstream::Message {
         to,
         reply,
-        status: status.map(|line| jetstream::Status { code: line.code, description: line.text.to_string() }),
-        headers: lines.map(|(name, value)| (name.to_string().into(), value.to_string())).collect(),
+        status: status.map(|line| jetstream::Status { code: line.code, description: line.text }),
+        headers: lines.map(|(name, value)| (name.clone(), value.to_string())).collect(),
         payload: payload.to_vec(),
         received_at,
     }

@@ -4,9 +4,10 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use transcript_client::jetstream::Frame;
 use transcript_core::{
-    ConsumerSettings, Delivery, Effect, EffectKind, Exhausted, Input, Output, Processor, Report, Settings, Stored,
-    TranscriptVersion,
+    ConsumerSettings, Delivery, Effect, EffectKind, Exhausted, Input, Output, Payload, Processor, Report, Settings,
+    Stored, TranscriptVersion,
     contract::{DEAD_LETTER_SUBJECT, DeadLetter, REASON_HEADER, STREAM_SEQUENCE_HEADER},
+    event::SessionEnded,
     ids::{JobId, Key, Session},
     summary::Summary,
 };
@@ -59,6 +60,10 @@ impl Planted {
             }
             (Bug::DrainBurnsAttempts, Input::Delivered(delivery)) => {
                 Some(Input::Delivered(Delivery { attempt: 1, ..delivery }))
+            }
+            (Bug::AskedAgainIgnored, Input::Delivered(delivery)) => {
+                let payload = not_asked_again(&delivery.payload).unwrap_or_else(|| delivery.payload.clone());
+                Some(Input::Delivered(Delivery { payload, ..delivery }))
             }
             (Bug::MarkIgnored, Input::Reported { effect, report: Report::Checked(Some(stored)) }) => {
                 let report = Report::Checked(Some(Stored { notified: None, ..stored }));
@@ -124,6 +129,12 @@ impl Planted {
     }
 }
 
+/// The same end, which asks for nothing.
+fn not_asked_again(payload: &Payload) -> Option<Payload> {
+    let ended = SessionEnded { reprocess: 0, ..SessionEnded::parse(&payload.0).ok()? };
+    serde_json::to_vec(&ended).ok().map(Payload)
+}
+
 /// The dead letter of whoever believes an advisory.
 pub(super) fn believed(exhausted: &Exhausted) -> Frame {
     let dead_letter = DeadLetter {
@@ -148,8 +159,8 @@ fn unescaped_effect(effect: Effect) -> Effect {
             let key = unescaped(&summary.session);
             Effect::Save { summary: Arc::new(Summary { key, ..Summary::clone(&summary) }) }
         }
-        Effect::Publish { announcement, notification, .. } => {
-            Effect::Publish { key: unescaped(&notification.session), announcement, notification }
+        Effect::Publish { announcement, notification, trace_context, .. } => {
+            Effect::Publish { key: unescaped(&notification.session), announcement, notification, trace_context }
         }
         Effect::Mark { key, announcement, segments, edits, notified } => {
             Effect::Mark { key: unescaped_key(&key), announcement, segments, edits, notified }

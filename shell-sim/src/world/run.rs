@@ -1,10 +1,12 @@
 //! The loop of a world: everything that can run runs, and the clock jumps to the next timer, until all has come to rest.
 
-use std::{cell::RefCell, rc::Rc, time::Duration};
+use std::{rc::Rc, time::Duration};
 
+use smol::LocalExecutor;
 use transcript_core::Time;
 
-use super::{Process, World};
+use super::World;
+use crate::runtime;
 
 /// How long a whole world may take to deliver what it owes: longer than all pauses of the product together.
 const OWED_WITHIN: Duration = Duration::from_secs(300);
@@ -12,6 +14,28 @@ const OWED_WITHIN: Duration = Duration::from_secs(300);
 const STEPS_AT_ONE_TIME: u64 = 5_000_000;
 /// How long it takes until whoever the broker tells something has a job about it, if nothing is wrong.
 const WORD_GETS_AROUND: Duration = Duration::from_secs(1);
+
+/// The number of the executor of everything that is no process of ours.
+pub(super) const SURROUNDINGS: usize = 0;
+
+/// The number of a process's executor.
+pub(super) fn executor_of(processor: usize) -> usize {
+    processor + 1
+}
+
+/// Runs one task of an executor, where one is awake.
+fn runs_one(executor: &LocalExecutor<'_>, number: usize) -> bool {
+    if !runtime::may_run(number) {
+        debug_assert!(!executor.try_tick(), "a task of executor {number} was woken and nobody said so");
+        return false;
+    }
+    runtime::runs(number);
+    let ran = executor.try_tick();
+    if !ran {
+        runtime::is_asleep(number);
+    }
+    ran
+}
 
 impl World {
     /// Runs until everything has come to rest, a promise is broken, or what is owed is late.
@@ -40,8 +64,8 @@ impl World {
         let executors = self.processes.len() + 1;
         let (mut steps, mut idle) = (0, 0);
         for turn in (0..executors).cycle() {
-            let ran = match turn.checked_sub(1).and_then(|processor| self.processes.get(processor)) {
-                Some(process) => self.run_process(process),
+            let ran = match turn.checked_sub(1) {
+                Some(processor) => self.run_process(processor),
                 None => self.run_surroundings(),
             };
             steps += ran;
@@ -60,7 +84,7 @@ impl World {
     pub(super) fn run_surroundings(&self) -> u64 {
         let mut steps = 0;
         let surroundings = self.surroundings.borrow();
-        while steps < STEPS_AT_ONE_TIME && surroundings.try_tick() {
+        while steps < STEPS_AT_ONE_TIME && runs_one(&surroundings, SURROUNDINGS) {
             steps += 1;
             self.drop_killed();
         }
@@ -68,14 +92,15 @@ impl World {
     }
 
     /// Runs what can run in a process, until it can no more, is frozen or killed.
-    pub(super) fn run_process(&self, process: &RefCell<Process>) -> u64 {
-        let mut steps = 0;
+    pub(super) fn run_process(&self, processor: usize) -> u64 {
+        let (number, mut steps) = (executor_of(processor), 0);
+        let Some(process) = self.processes.get(processor) else { return steps };
         let executor = {
             let process = process.borrow();
             process.executor.clone().filter(|_| process.frozen == 0)
         };
         let Some(executor) = executor else { return steps };
-        while steps < STEPS_AT_ONE_TIME && executor.try_tick() {
+        while steps < STEPS_AT_ONE_TIME && runs_one(&executor, number) {
             steps += 1;
             self.drop_killed();
             let process = process.borrow();

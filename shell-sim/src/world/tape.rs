@@ -38,7 +38,7 @@ impl Tape {
         let core = Processor::new(settings.clone()).expect("the plan's settings can work");
         let bug = plan.bug.map(|bug| format!(", with the planted bug {bug}")).unwrap_or_default();
         let about = Some(format!("a simulated run of seed {}{bug}", plan.seed));
-        let header = Header { about, ..header(None, WallTime::from_millis(EPOCH_MS), settings) };
+        let header = Header { about, ..header(None, WallTime::from_millis(EPOCH_MS), settings, None) };
         Self {
             plan: Rc::clone(plan),
             processes: vec![],
@@ -55,7 +55,8 @@ impl Tape {
         settings: Settings,
         core: Processor,
     ) -> ProcessTape {
-        let header = header(Some(format!("processor {processor}").into()), started.1, settings);
+        let pull_expires = Some(self.plan.options.pull_expires());
+        let header = header(Some(format!("processor {processor}").into()), started.1, settings, pull_expires);
         let recorder = Recorder::new(vec![], header, core).expect(IN_MEMORY);
         let tape = ProcessTape { started: started.0, recorder: Rc::new(RefCell::new(recorder)) };
         if let Some(current) = self.current.get_mut(processor) {
@@ -174,7 +175,12 @@ impl ProcessTape {
     }
 }
 
-fn header(processor: Option<Arc<str>>, started_at: WallTime, settings: Settings) -> Header {
+fn header(
+    processor: Option<Arc<str>>,
+    started_at: WallTime,
+    settings: Settings,
+    pull_expires: Option<Duration>,
+) -> Header {
     Header {
         format: FORMAT,
         program: concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION")).to_owned(),
@@ -184,6 +190,7 @@ fn header(processor: Option<Arc<str>>, started_at: WallTime, settings: Settings)
         // The texts of a simulated call are invented.
         content: Content::Kept,
         settings,
+        pull_expires,
         continues: None,
         session: None,
         about: None,

@@ -4,7 +4,7 @@ use std::{rc::Rc, sync::Arc, time::Duration};
 
 use jetstream_model::{Headers, Input, Request};
 use transcript_core::{
-    contract::{SESSION_ENDED_SUBJECT, TRANSCRIPTION_STREAM},
+    contract::{SESSION_ENDED_SUBJECT, TRANSCRIPTION_STREAM, reprocess_id},
     summary::Segment,
 };
 
@@ -80,8 +80,11 @@ async fn end(world: &Rc<World>, call: &Call, number: usize, place: usize) {
     broker_is_up(world).await;
     let sequence = world.nats.model.borrow().last_sequence(TRANSCRIPTION_STREAM) + 1;
     world.saw(&Observation::EndStored { call: number, end: place, sequence });
-    let claims = call.ends.get(place).is_some_and(|end| matches!(end.payload, EndPayload::Claims(_)));
-    let headers = if claims { Headers::id(call.ids().key().to_string()) } else { Headers::default() };
+    let headers = match call.ends.get(place).map(|end| &end.payload) {
+        Some(EndPayload::Claims(_)) => Headers::id(call.ids().key().to_string()),
+        Some(EndPayload::AsksAgain { request, .. }) => Headers::id(reprocess_id(&call.ids().key(), *request)),
+        Some(EndPayload::Announces(_) | EndPayload::Malformed(_)) | None => Headers::default(),
+    };
     publish_end(world, call, place, headers);
     world.pass(Point::Arrival { server, moment: Moment::After });
 }
@@ -100,6 +103,15 @@ pub(super) fn publish_end(world: &World, call: &Call, place: usize, headers: Hea
             "conversationId": call.conversation,
             "sessionId": call.session,
             "publishedSegments": count,
+        })
+        .to_string()
+        .into_bytes()
+        .into(),
+        EndPayload::AsksAgain { announces, request } => serde_json::json!({
+            "conversationId": call.conversation,
+            "sessionId": call.session,
+            "publishedSegments": announces,
+            "reprocess": request,
         })
         .to_string()
         .into_bytes()

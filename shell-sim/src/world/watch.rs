@@ -9,7 +9,7 @@ use crate::{
     ledger::Ledger,
     observation::{Clock, Observation},
     plan::Plan,
-    property::{self, Property, TheEnd},
+    property::{Properties, TheEnd},
 };
 
 /// A promise that was broken.
@@ -35,9 +35,7 @@ pub enum Recording {
 
 pub(crate) struct Watch {
     pub(crate) ledger: Ledger,
-    properties: Vec<Box<dyn Property>>,
-    /// The places of those that look at processes that wait.
-    look_at_waits: Vec<usize>,
+    properties: Properties,
     pub(crate) violation: Option<Violation>,
     pub(crate) trace: Option<String>,
 }
@@ -45,10 +43,7 @@ pub(crate) struct Watch {
 impl Watch {
     pub(crate) fn new(plan: Rc<Plan>, recording: Recording) -> Self {
         let trace = (recording == Recording::On).then(String::new);
-        let properties = property::all();
-        let places = properties.iter().enumerate().filter(|(_, property)| property.looks_at_waits());
-        let look_at_waits = places.map(|(place, _)| place).collect();
-        Self { ledger: Ledger::new(plan), properties, look_at_waits, violation: None, trace }
+        Self { ledger: Ledger::new(plan), properties: Properties::default(), violation: None, trace }
     }
 
     pub(crate) fn saw(&mut self, now: Time, seen: &Observation<'_>) {
@@ -59,24 +54,16 @@ impl Watch {
             writeln!(trace, "{} {seen}", Clock(now)).expect("a string takes any text");
         }
         self.ledger.enter(now, seen);
-        let look = |property: &mut Box<dyn Property>| {
-            let what = property.saw(now, seen, &self.ledger).err()?;
-            Some(Violation { property: property.name().into(), what, at_us: now.as_micros() })
-        };
-        self.violation = if matches!(seen, Observation::Waits { .. }) {
-            self.look_at_waits.iter().find_map(|place| self.properties.get_mut(*place).and_then(look))
-        } else {
-            self.properties.iter_mut().find_map(look)
-        };
+        if let Err((property, what)) = self.properties.saw(now, seen, &self.ledger) {
+            self.fail(now, property, what);
+        }
     }
 
     pub(crate) fn end(&mut self, now: Time, end: &TheEnd) {
-        for property in &mut self.properties {
-            if self.violation.is_none()
-                && let Err(what) = property.at_end(now, &self.ledger, end)
-            {
-                self.violation = Some(Violation { property: property.name().into(), what, at_us: now.as_micros() });
-            }
+        if self.violation.is_none()
+            && let Err((property, what)) = self.properties.at_end(now, &self.ledger, end)
+        {
+            self.fail(now, property, what);
         }
         if let (Some(trace), Some(violation)) = (&mut self.trace, &self.violation) {
             let Violation { property, what, .. } = violation;

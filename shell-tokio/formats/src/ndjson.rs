@@ -33,10 +33,10 @@ pub(crate) fn element(own: &Own<'_>, line: u64, sink: &mut Sink) -> Result<(), B
     own.checked(line).map(|told| tell(told, line, sink)).or_else(|broken| sink.broken(broken))
 }
 
-fn tell(told: Told, line: u64, sink: &mut Sink) {
+fn tell(told: OwnLine, line: u64, sink: &mut Sink) {
     match told {
-        Told::Segment { call, index, draft } => sink.own(call, index, draft),
-        Told::End { call, segments } => sink.announcement(Announcement { call, segments, line }),
+        OwnLine::Segment { call, index, draft } => sink.own(call, index, draft),
+        OwnLine::End { call, segments } => sink.announcement(Announcement { call, segments, line }),
     }
 }
 
@@ -62,20 +62,21 @@ pub(crate) struct Own<'a> {
     published_segments: Value<'a>,
 }
 
-enum Told {
+/// What a line of our own says.
+enum OwnLine {
     Segment { call: Call, index: u64, draft: Draft },
     End { call: Call, segments: u64 },
 }
 
 impl Own<'_> {
-    fn checked(&self, line: u64) -> Result<Told, Broken> {
+    fn checked(&self, line: u64) -> Result<OwnLine, Broken> {
         let call = Call {
             conversation_id: id("conversationId", &self.conversation_id, line)?,
             session_id: id("sessionId", &self.session_id, line)?,
         };
         if self.index.is_absent() && self.text.is_absent() && !self.published_segments.is_absent() {
             let segments = count("publishedSegments", &self.published_segments, line)?;
-            return Ok(Told::End { call, segments });
+            return Ok(OwnLine::End { call, segments });
         }
         let index = count("index", &self.index, line)?;
         let Value::Text(text) = &self.text else {
@@ -91,7 +92,7 @@ impl Own<'_> {
             end: self.end_ms.time(Unit::Milliseconds),
             line,
         };
-        Ok(Told::Segment { call, index, draft })
+        Ok(OwnLine::Segment { call, index, draft })
     }
 }
 

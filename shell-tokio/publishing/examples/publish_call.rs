@@ -26,7 +26,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let known = if published.duplicate { ", which the stream had before" } else { "" };
         writeln!(out, "segment {} is message {}{known}", segment.id(), published.sequence)?;
     }
-    let ended = publisher.session_ended(&SessionEnded { session, published_segments: 3 }).await?;
+    let ended = publisher.session_ended(&SessionEnded { session, published_segments: 3, reprocess: 0 }).await?;
     writeln!(out, "the end of the call is message {}", ended.sequence)?;
     Ok(())
 }

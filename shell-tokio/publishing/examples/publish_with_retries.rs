@@ -15,7 +15,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let url = env::var("NATS_URL").unwrap_or_else(|_| "nats://localhost:4222".to_owned());
     let publisher = Publisher::new(async_nats::jetstream::new(async_nats::connect(url).await?));
     let session = Session::new("room-7", "monday")?;
-    publish_until_stored(&publisher, &SessionEnded { session, published_segments: 3 }).await?;
+    publish_until_stored(&publisher, &SessionEnded { session, published_segments: 3, reprocess: 0 }).await?;
     Ok(())
 }
 

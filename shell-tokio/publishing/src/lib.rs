@@ -9,7 +9,7 @@
 //! let session = Session::new("room-7", "monday")?;
 //!
 //! publisher.segment(&SegmentMessage::new(session.clone(), 0, "Shall we begin?")).await?;
-//! publisher.session_ended(&SessionEnded { session, published_segments: 1 }).await?;
+//! publisher.session_ended(&SessionEnded { session, published_segments: 1, reprocess: 0 }).await?;
 //! # Ok(())
 //! # }
 //! ```
@@ -316,7 +316,7 @@ mod tests {
         );
         assert_eq!(segment.id(), "s:7");
         assert_eq!(
-            json!(SessionEnded { session: session(), published_segments: 3 }),
+            json!(SessionEnded { session: session(), published_segments: 3, reprocess: 0 }),
             json!({ "conversationId": "c", "sessionId": "s", "publishedSegments": 3 })
         );
     }

@@ -12,11 +12,13 @@ use super::{Options, parse};
 pub struct AuditArgs {
     /// Look only at what was stored in the stream since then: a time span that ends now, such as 24h, or a moment such as
     /// 2026-11-29T08:00:00Z. A call whose end was published again counts by its latest end; notifications from before
-    /// are not seen, nor summaries whose end is no longer in the stream
+    /// are not seen, nor summaries whose end is no longer in the stream. Sessions that no transcriber serves are found all the
+    /// same
     #[arg(long, value_name = "DURATION|TIMESTAMP", value_parser = parse::since)]
     pub since: Option<Since>,
     /// Publish the ends of the missing, the never announced and the stale calls again, for a running processor; correct
-    /// marks that name a message which does not announce the call; keep ends that can never be processed as dead letters.
+    /// marks that name a message which does not announce the call; end sessions of dead transcribers, and those whose end is
+    /// not in the stream; keep ends that can never be processed as dead letters.
     /// Harmless to repeat
     #[arg(long)]
     pub repair: bool,

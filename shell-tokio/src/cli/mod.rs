@@ -4,6 +4,7 @@
 //! those of the servers.
 
 mod audit;
+mod call_page;
 mod calls;
 mod convert;
 mod dead_letters;
@@ -31,6 +32,7 @@ use clap::{ArgMatches, FromArgMatches, Parser, Subcommand};
 use self::servers::AnyCommand;
 pub use self::{
     audit::{AuditArgs, Since},
+    call_page::CallPageArgs,
     calls::CallsArgs,
     convert::ConvertArgs,
     dead_letters::{
@@ -39,14 +41,14 @@ pub use self::{
     definition::{Refusal, definition, unknown_variables},
     given::Given,
     log::{LogArgs, LogFormat},
-    monitor::{HttpArgs, PauseArgs, ResumeArgs, StatusArgs},
+    monitor::{HttpArgs, PauseArgs, QuietArgs, ResumeArgs, StatusArgs, TranscriberHttpArgs},
     play::PlayArgs,
     recording::{RecordingAction, RecordingArgs, WatchArgs},
     reference::{CompletionsArgs, ManArgs},
     run::{AnnounceSettings, RecordArgs, RunArgs, RunSettings},
     servers::{ConnectArgs, MongodbArgs, NatsArgs, OnNats, Online, Options, Stored},
     setup::SetupArgs,
-    show::{CallArgs, ShowArgs},
+    show::{CallArgs, ReprocessArgs, ShowArgs},
     source::{CuesArg, LabelsArg, SourceArgs},
     stream::{StreamSettings, StreamValues},
     traces::{Drawing, ReplayArgs, TimelineArgs, TraceArgs, TracePaths, TracedCallArgs},
@@ -139,6 +141,14 @@ pub enum Command {
   transcript-processor recording deleted recording=tuesday reason=never-started
   transcript-processor recording watch --failures")]
     Recording(Box<OnNats<RecordingArgs>>),
+    /// Serve a page on which people hold a call in the browser, to try the system out; needs a transcriber
+    ///
+    /// Whoever opens the printed address in two windows can type a call, and speak where the browser can. It needs no login, and
+    /// so listens on loopback addresses only. It reads MongoDB, and writes nothing.
+    #[command(after_help = "Examples:
+  transcript-processor call-page
+  transcript-processor call-page --transcriber ws://127.0.0.1:8090 --traces /var/lib/traces")]
+    CallPage(Box<Stored<CallPageArgs>>),
     /// List, show, redrive or discard the calls that were given up
     ///
     /// A call that cannot be processed is kept in the stream, on transcription.dead-letter, with the reason. Nothing else is
@@ -182,6 +192,22 @@ pub enum Command {
     #[command(after_help = "Examples:
   transcript-processor resume")]
     Resume(Box<Online<ResumeArgs>>),
+    /// Have one processor take no more calls; it finishes those in hand, and goes on with --off
+    ///
+    /// It lasts until --off or until the process ends: a new one takes calls. Exit code 1 where nobody answers to the name.
+    #[command(after_help = "Examples:
+  transcript-processor quiet host-a-4711
+  transcript-processor quiet host-a-4711 --off")]
+    Quiet(Box<OnNats<QuietArgs>>),
+    /// Process a call again, because somebody has corrected its transcript; the new summary is announced as a revision
+    ///
+    /// A processor reads the segments again, replaces the summary also where the number of segments is the same, and
+    /// publishes transcript.revised, with --revise or without. A summary never goes back: where fewer segments are stored
+    /// than it counts, nothing is asked for. Asking again before it is done is the same request.
+    #[command(after_help = "Examples:
+  transcript-processor reprocess olive-oil:2024-11-05
+  transcript-processor reprocess olive-oil 2024-11-05 --json")]
+    Reprocess(Box<Online<ReprocessArgs>>),
     /// A command that connects to no server.
     #[command(flatten)]
     Offline(Offline),
@@ -290,12 +316,15 @@ impl Command {
             Self::Play(online) => &**online,
             Self::Show(stored) => &**stored,
             Self::Recording(on_nats) => &**on_nats,
+            Self::CallPage(stored) => &**stored,
             Self::DeadLetters(args) => args.command.any(),
             Self::Audit(online) => &**online,
             Self::Calls(online) => &**online,
             Self::Status(online) => &**online,
             Self::Pause(online) => &**online,
             Self::Resume(online) => &**online,
+            Self::Quiet(on_nats) => &**on_nats,
+            Self::Reprocess(online) => &**online,
             Self::Offline(offline) => offline,
         }
     }

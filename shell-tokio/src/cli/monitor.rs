@@ -2,7 +2,10 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use clap::{Args, builder::BoolishValueParser};
+use clap::{
+    Args,
+    builder::{BoolishValueParser, NonEmptyStringValueParser},
+};
 
 use super::{Options, parse};
 use crate::secret::SecretFile;
@@ -19,6 +22,9 @@ pub struct HttpArgs {
     /// need none
     #[arg(id = "http-token-file", long, env = "TRANSCRIPT_HTTP_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<SecretFile>,
+    /// Show on the page what was said in calls that are looked up: their summaries and transcripts; not given: only numbers
+    #[arg(id = "page-content", long, env = "TRANSCRIPT_PAGE_CONTENT", value_parser = BoolishValueParser::new())]
+    pub content: bool,
     /// Have the numbers of the stream and the consumer among the metrics too, under the names of the NATS exporter: only
     /// where there is no exporter, or they count twice
     #[arg(
@@ -26,6 +32,19 @@ pub struct HttpArgs {
         value_parser = BoolishValueParser::new()
     )]
     pub broker: bool,
+}
+
+/// How a running transcriber is looked at over HTTP.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+#[command(next_help_heading = "Monitoring")]
+pub struct TranscriberHttpArgs {
+    /// Serve health, readiness and metrics at this address, such as 127.0.0.1:9465; port 0 is a free one, which the log
+    /// names. Not given: none of it is served
+    #[arg(id = "http", long, env = "TRANSCRIPT_HTTP", value_name = "ADDRESS")]
+    pub address: Option<SocketAddr>,
+    /// File with a token, read at the start, that requests of /metrics must have as "Authorization: Bearer TOKEN"
+    #[arg(id = "http-token-file", long, env = "TRANSCRIPT_HTTP_TOKEN_FILE", value_name = "FILE")]
+    pub token_file: Option<SecretFile>,
 }
 
 /// The settings of `status`.
@@ -66,6 +85,19 @@ pub struct PauseArgs {
 }
 
 impl Options for PauseArgs {}
+
+/// The settings of `quiet`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct QuietArgs {
+    /// The processor (its --name), as `status` lists it
+    #[arg(value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    pub name: String,
+    /// Have it take calls again
+    #[arg(long)]
+    pub off: bool,
+}
+
+impl Options for QuietArgs {}
 
 /// The settings of `resume`: none of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]

@@ -65,6 +65,18 @@ pub(super) fn websocket(text: &str) -> Result<String, String> {
     }
 }
 
+/// What clients outside write before the paths of the transcriber.
+pub(super) fn public_url(text: &str) -> Result<String, String> {
+    let host = text.strip_prefix("wss://").or_else(|| text.strip_prefix("ws://"));
+    let is_bad = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '?' | '#' | '@');
+    match host {
+        Some(host) if !host.is_empty() && !host.starts_with('/') && !host.contains(is_bad) => {
+            Ok(text.trim_end_matches('/').to_owned())
+        }
+        Some(_) | None => Err("must be an address such as wss://transcriber.example, without a query".to_owned()),
+    }
+}
+
 /// A time span before now, or a moment of which the time zone is UTC where it names none.
 pub(super) fn since(text: &str) -> Result<Since, String> {
     if let Ok(ago) = humantime::parse_duration(text) {

@@ -39,7 +39,7 @@ pub struct RunArgs {
     )]
     pub name: Option<String>,
     /// How long NATS or MongoDB may refuse a login while run runs, 1s to 1d. Then it drains and ends with exit code 1, so that
-    /// its supervisor starts it with the credentials that hold then
+    /// it is started again with the credentials that hold then
     #[arg(
         long, env = "TRANSCRIPT_LOGIN_TIMEOUT", value_name = "DURATION", default_value = "2m", help_heading = SERVERS,
         value_parser = parse::duration("1s", "1d")
@@ -69,13 +69,6 @@ impl Options for RunArgs {
                 humantime::format_duration(cap)
             ));
         }
-        let (size, keep) = (self.record.max_size, self.record.keep);
-        if keep.as_u64() / 2 < size.as_u64() {
-            return Err(format!(
-                "--record-keep {keep} is less than twice --record-max-size {size}: \
-                 no trace would be kept beside the one that is written; raise the one or lower the other"
-            ));
-        }
         if !self.announce.revise {
             given.has_no_effect_without("revise-every", "revise")?;
             given.has_no_effect_without("revise-within", "revise")?;
@@ -83,8 +76,22 @@ impl Options for RunArgs {
         if self.http.address.is_none() {
             given.has_no_effect_without("http-token-file", "http")?;
             given.has_no_effect_without("metrics-of-the-broker", "http")?;
+            given.has_no_effect_without("page-content", "http")?;
         }
-        if self.record.directory.is_none() {
+        self.record.check(given)
+    }
+}
+
+impl RecordArgs {
+    pub(super) fn check(&self, given: &mut Given<'_>) -> Result<(), String> {
+        let (size, keep) = (self.max_size, self.keep);
+        if keep.as_u64() / 2 < size.as_u64() {
+            return Err(format!(
+                "--record-keep {keep} is less than twice --record-max-size {size}: \
+                 no trace would be kept beside the one that is written; raise the one or lower the other"
+            ));
+        }
+        if self.directory.is_none() {
             for id in ["record-content", "record-max-size", "record-max-age", "record-keep"] {
                 given.has_no_effect_without(id, "record")?;
             }
@@ -216,7 +223,7 @@ pub struct RecordArgs {
     )]
     pub max_age: Duration,
     /// What all traces in the directory may take together, 1MiB to 1TiB: those that were written to longest ago are removed,
-    /// whichever processor wrote them, unless one still does
+    /// whoever wrote them, unless somebody still does
     #[arg(
         id = "record-keep", long, env = "TRANSCRIPT_RECORD_KEEP", value_name = "SIZE", default_value = "1GiB",
         value_parser = parse::size("64MiB", "1MiB", "1TiB")

@@ -111,6 +111,14 @@ impl<A: Options> Online<A> {
     }
 }
 
+impl<A: Options> Stored<A> {
+    /// How long MongoDB may refuse the login; see [`Online::login_timeout`].
+    #[must_use]
+    pub fn login_timeout(&self) -> Duration {
+        self.args.login_timeout().unwrap_or(self.connect.timeout)
+    }
+}
+
 impl<A: Options> AnyCommand for Online<A> {
     fn check(&self, given: &mut Given<'_>) -> Result<(), String> {
         if self.args.connects() {
@@ -148,6 +156,10 @@ impl<A: Options> AnyCommand for Stored<A> {
 
     fn log(&self) -> LogArgs {
         self.log.clone()
+    }
+
+    fn is_service(&self) -> bool {
+        self.args.login_timeout().is_some()
     }
 }
 
@@ -217,6 +229,13 @@ pub struct NatsArgs {
         conflicts_with = "js-domain", value_parser = parse::subject
     )]
     pub js_api_prefix: Option<String>,
+    /// What the subjects on which answers are received begin with: with one for each user, no user needs the permission to
+    /// subscribe to what others are answered
+    #[arg(
+        id = "nats-inbox-prefix", long, env = "NATS_INBOX_PREFIX", value_name = "SUBJECT", default_value = "_INBOX",
+        value_parser = parse::subject
+    )]
+    pub inbox_prefix: String,
     /// Begin TLS before the NATS server has said anything, as a server with handshake_first wants it
     #[arg(id = "nats-tls-first", long, env = "NATS_TLS_FIRST", value_parser = BoolishValueParser::new())]
     pub tls_first: bool,

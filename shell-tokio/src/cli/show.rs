@@ -11,12 +11,32 @@ pub struct ShowArgs {
     /// The call.
     #[command(flatten)]
     pub call: CallArgs,
-    /// Print the document as it is stored (relaxed extended JSON)
+    /// Print the call's segments in its order, and not its summary
+    #[arg(long)]
+    pub transcript: bool,
+    /// Print the document as it is stored (relaxed extended JSON); with --transcript, one segment a line
     #[arg(long)]
     pub json: bool,
 }
 
 impl Options for ShowArgs {
+    fn check(&self, _given: &mut Given<'_>) -> Result<(), String> {
+        self.call.session().map(drop)
+    }
+}
+
+/// The settings of `reprocess`.
+#[derive(Debug, Clone, Args)]
+pub struct ReprocessArgs {
+    /// The call.
+    #[command(flatten)]
+    pub call: CallArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Options for ReprocessArgs {
     fn check(&self, _given: &mut Given<'_>) -> Result<(), String> {
         self.call.session().map(drop)
     }

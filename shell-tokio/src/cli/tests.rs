@@ -155,11 +155,11 @@ fn help_has_the_options_of_its_command_in_groups_and_examples_that_can_be_read()
         let help = help(&path);
         let offline = ["convert", "replay", "trace", "timeline", "completions", "man"].contains(&path.as_str());
         let has = |option: &str| help.contains(option);
-        assert_eq!(has("--nats-url"), !offline && path != "show", "{path}: {help}");
+        assert_eq!(has("--nats-url"), !offline && !["show", "call-page"].contains(&path.as_str()), "{path}: {help}");
         assert_eq!(has("--mongodb-uri"), !offline && path != "recording", "{path}: {help}");
         assert_eq!(has("Servers:"), !offline, "{path}: {help}");
         assert_eq!(has("--log-format"), !offline, "{path}: {help}");
-        assert_eq!(has("--login-timeout"), ["run", "transcriber"].contains(&&*path), "{path}: {help}");
+        assert_eq!(has("--login-timeout"), ["run", "transcriber", "call-page"].contains(&&*path), "{path}: {help}");
         assert!(help.lines().all(|line| line.chars().count() <= 120), "{path}: {help}");
         let usage = help.lines().find(|line| line.starts_with("Usage: ")).unwrap_or_default();
         assert!(usage.starts_with(&format!("Usage: transcript-processor {path}")), "{usage}");
@@ -459,11 +459,18 @@ fn a_transcriber_without_tokens_listens_on_loopback_only() {
     assert_eq!(args("transcriber").listen.to_string(), "127.0.0.1:8090");
     assert_eq!(args("transcriber --listen [::1]:1").listen.port(), 1);
     assert!(args("transcriber --listen 0.0.0.0:1 --token-file t").access.token_file.is_some());
+    let twilio = args("transcriber --twilio-token-file a --public-url wss://transcriber.example/calls/").access;
+    assert_eq!(twilio.public_url.as_deref(), Some("wss://transcriber.example/calls"));
     let refused = refusal("transcriber --listen 0.0.0.0:1");
     assert!(refused.contains("give --token-file or --token-key-file"), "{refused}");
     for line in [
         "--token-file a --token-key-file b",
         "--token-audience a",
+        "--twilio-token-file a",
+        "--twilio-token-file a --public-url transcriber.example",
+        "--public-url https://transcriber.example",
+        "--public-url wss:///v1",
+        "--public-url wss://transcriber.example?a=b",
         "--allow-origin app.example",
         "--max-frame 1MiB",
         "--max-frame-rate 0",
@@ -471,6 +478,19 @@ fn a_transcriber_without_tokens_listens_on_loopback_only() {
     ] {
         refusal(&format!("transcriber {line}"));
     }
+}
+
+#[test]
+fn a_call_page_listens_on_loopback_only_and_speaks_with_a_transcriber() {
+    let Command::CallPage(page) = command("call-page --listen [::1]:0 --transcriber wss://t.example/x") else {
+        panic!("it is call-page")
+    };
+    assert_eq!((page.args.listen.port(), page.args.transcriber.as_str()), (0, "wss://t.example/x"));
+    assert!(refusal("call-page --listen 0.0.0.0:8092").contains("must be a loopback address"));
+    for address in ["http://127.0.0.1:8090", "ws://", "127.0.0.1:8090"] {
+        assert!(refusal(&format!("call-page --transcriber {address}")).contains("URL of a transcriber"), "{address}");
+    }
+    assert!(refusal("call-page --token-file t").contains("--processor"));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::{net::SocketAddr, time::Duration};
 use bytesize::ByteSize;
 use clap::{Args, builder::NonEmptyStringValueParser};
 
-use super::{Given, Options, parse, servers::SERVERS};
+use super::{Given, Options, RecordArgs, TranscriberHttpArgs, parse, servers::SERVERS};
 use crate::{secret::SecretFile, transcriber::access::Origin};
 
 const ACCESS: &str = "Access";
@@ -23,7 +23,7 @@ pub struct TranscriberArgs {
     /// Name of this transcriber in logs and in the session documents; the machine's name and the process's number if not given
     #[arg(long, env = "TRANSCRIPT_NAME", value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub name: Option<String>,
-    /// How long NATS or MongoDB may refuse a login, 1s to 1d. Then it ends with exit code 1, so that its supervisor starts it with
+    /// How long NATS or MongoDB may refuse a login, 1s to 1d. Then it ends with exit code 1, so that it is started again with
     /// the credentials that hold then
     #[arg(
         long, env = "TRANSCRIPT_LOGIN_TIMEOUT", value_name = "DURATION", default_value = "2m", help_heading = SERVERS,
@@ -39,6 +39,12 @@ pub struct TranscriberArgs {
     /// When a session is over.
     #[command(flatten)]
     pub ends: TranscriberEnds,
+    /// How it is looked at.
+    #[command(flatten)]
+    pub http: TranscriberHttpArgs,
+    /// What is recorded, and where.
+    #[command(flatten)]
+    pub record: RecordArgs,
 }
 
 impl Options for TranscriberArgs {
@@ -46,7 +52,10 @@ impl Options for TranscriberArgs {
         Some(self.login_timeout)
     }
 
-    fn check(&self, _given: &mut Given<'_>) -> Result<(), String> {
+    fn check(&self, given: &mut Given<'_>) -> Result<(), String> {
+        if self.http.address.is_none() {
+            given.has_no_effect_without("http-token-file", "http")?;
+        }
         let has_tokens = self.access.token_file.is_some() || self.access.token_key_file.is_some();
         if !has_tokens && !self.listen.ip().is_loopback() {
             return Err(format!(
@@ -55,7 +64,7 @@ impl Options for TranscriberArgs {
                 self.listen
             ));
         }
-        Ok(())
+        self.record.check(given)
     }
 }
 
@@ -82,6 +91,23 @@ pub struct TranscriberAccess {
         value_parser = NonEmptyStringValueParser::new()
     )]
     pub token_audience: Option<String>,
+    /// File with secrets of a Recall.ai workspace (whsec_...), one a line: whoever sends frames of the dialect recall must sign with
+    /// one of them, and needs no token. Read at the start
+    #[arg(long, env = "TRANSCRIPT_RECALL_SECRET_FILE", hide_env_values = true, value_name = "FILE")]
+    pub recall_secret_file: Option<SecretFile>,
+    /// File with auth tokens of a Twilio account, one a line: whoever opens a WebSocket of the dialect conversationrelay must sign
+    /// with one of them, and needs no token. Needs --public-url. Read at the start
+    #[arg(
+        long,
+        env = "TRANSCRIPT_TWILIO_TOKEN_FILE",
+        hide_env_values = true,
+        value_name = "FILE",
+        requires = "public_url"
+    )]
+    pub twilio_token_file: Option<SecretFile>,
+    /// What clients outside write before /v1, such as wss://transcriber.example: Twilio signs it
+    #[arg(long, env = "TRANSCRIPT_PUBLIC_URL", value_name = "URL", value_parser = parse::public_url)]
+    pub public_url: Option<String>,
     /// Origin whose web pages may connect, such as https://app.example, or * for any; several are separated by commas. Without
     /// it no web page may. Clients that are no web pages send no origin, and are not affected
     #[arg(long, env = "TRANSCRIPT_ALLOW_ORIGIN", value_name = "ORIGIN", value_delimiter = ',')]
@@ -122,6 +148,13 @@ pub struct TranscriberLimits {
         value_parser = clap::value_parser!(u32).range(1..=1_000_000)
     )]
     pub max_connections: u32,
+    /// Sessions that are served at the same time, those included that nobody is connected to and that wait for their end, 1 to
+    /// 10000000
+    #[arg(
+        long, env = "TRANSCRIPT_MAX_SESSIONS", value_name = "N", default_value = "100000",
+        value_parser = clap::value_parser!(u32).range(1..=10_000_000)
+    )]
+    pub max_sessions: u32,
     /// How long segments that were received may take to be stored once told to stop, 0s to 10m
     #[arg(
         long, env = "TRANSCRIPT_GRACE", value_name = "DURATION", default_value = "20s",

@@ -2,7 +2,7 @@
 //!
 //! Credentials are replaced while the process runs. Files are read again before each connection to NATS, so what was
 //! replaced on disk is used; everything else needs a new process. A server that goes on refusing the login for
-//! `--login-timeout` ends the process, so that its supervisor starts it with the new credentials and people are told.
+//! `--login-timeout` ends the process, so that it is started again with the new credentials, and people are told.
 
 use std::{future, sync::Arc, time::Duration};
 

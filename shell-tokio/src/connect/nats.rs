@@ -136,6 +136,7 @@ fn options(args: &NatsArgs, watch: Arc<Watch>) -> Result<ConnectOptions, Connect
     let events = Arc::clone(&watch);
     let mut options = options
         .name(NAME)
+        .custom_inbox_prefix(&args.inbox_prefix)
         .ping_interval(PING_INTERVAL)
         .reconnect_delay_callback(reconnect_delay)
         .reconnect_to_server_callback(move |servers, _| {

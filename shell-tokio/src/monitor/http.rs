@@ -1,8 +1,8 @@
 //! The listener: health, readiness, metrics, the status document and the page.
 //!
 //! Everything that a client can do is bounded: how many connections there are, how long a request's header may take and how
-//! large it may be, and how long a connection may last. A client that does not read is cut off with its connection. No request
-//! changes anything.
+//! large it may be, and how long a connection may last. A client that does not read is cut off with its connection. Only a POST to
+//! `/action` changes anything, and only with the token.
 //!
 //! On a loopback address only requests for a loopback host are answered: a page of another site that had its name resolved
 //! to 127.0.0.1 (DNS rebinding) names its own. Where a token is given, everything but `/healthz` and `/readyz` needs it; it
@@ -11,8 +11,8 @@
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
-    Router,
-    extract::{Query, Request, State},
+    Extension, Router,
+    extract::{DefaultBodyLimit, Request, State},
     http::{
         HeaderMap, HeaderName, HeaderValue, StatusCode,
         header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, REFERRER_POLICY, WWW_AUTHENTICATE},
@@ -20,30 +20,28 @@ use axum::{
     },
     middleware::{self, Next},
     response::{IntoResponse, Response},
-    routing::get,
+    routing::{get, post},
 };
 use hyper::server::conn::http1;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use mongodb::bson::doc;
-use serde::Deserialize;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
     time::timeout,
 };
-use transcript_core::{contract::SUMMARIES_COLLECTION, ids::Session};
 
 use super::{
     Monitor,
+    actions::{self, Peer},
     finding::Finding,
     metrics::{self, Broker},
-    status::{SessionStatus, Status},
+    session,
+    status::Status,
 };
 use crate::{
-    error_line::error_line,
     secret::Secret,
     transcriber::access::{SharedSecret, bearer},
 };
@@ -60,12 +58,9 @@ const HEADERS: usize = 64;
 const CONNECTION_LASTS: Duration = Duration::from_secs(60);
 /// The pause after a connection that could not be taken, as where the process has no more file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long a session is looked up at the most.
-const LOOK_UP: Duration = Duration::from_secs(5);
 /// Nothing but the page's own files.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
                       form-action 'none'; frame-ancestors 'none'; base-uri 'none'";
-const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 
 /// How it is served.
@@ -75,14 +70,58 @@ pub struct Settings {
     pub token: Option<Secret>,
     /// Whether the broker's numbers are among the metrics.
     pub broker: Broker,
+    /// Whether what was said in calls is shown.
+    pub content: PageContent,
+}
+
+/// Whether the page shows what was said in calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PageContent {
+    /// Numbers and ids only.
+    Hidden,
+    /// Summaries and transcripts too.
+    Shown,
 }
 
 #[derive(Debug, Clone)]
-struct Site {
+pub(super) struct Site {
     monitor: Monitor,
-    token: Option<Arc<SharedSecret>>,
     broker: Broker,
+    content: PageContent,
+    gate: Gate,
+}
+
+impl Site {
+    /// What is looked at.
+    pub(super) fn monitor(&self) -> &Monitor {
+        &self.monitor
+    }
+
+    /// Whether requests must have a token.
+    pub(super) fn has_token(&self) -> bool {
+        self.gate.token.is_some()
+    }
+
+    /// Whether what was said is shown.
+    pub(super) fn content(&self) -> PageContent {
+        self.content
+    }
+}
+
+/// Who is let in.
+#[derive(Debug, Clone)]
+pub(super) struct Gate {
+    token: Option<Arc<SharedSecret>>,
     is_loopback: bool,
+}
+
+impl Gate {
+    /// Of what listens there.
+    pub(super) fn new(listener: &TcpListener, token: Option<&Secret>) -> Self {
+        let is_loopback = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
+        let token = token.map(|token| Arc::new(SharedSecret::new(token.reveal().as_bytes())));
+        Self { token, is_loopback }
+    }
 }
 
 /// A socket that listens.
@@ -106,16 +145,19 @@ pub async fn bind(address: SocketAddr, settings: &Settings) -> io::Result<TcpLis
 
 /// Serves until it is dropped.
 pub async fn serve(listener: TcpListener, monitor: Monitor, settings: Settings) {
-    let is_loopback = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
-    let Settings { token, broker } = settings;
-    let token = token.map(|token| Arc::new(SharedSecret::new(token.reveal().as_bytes())));
-    let router = router(Site { monitor, token, broker, is_loopback });
+    let Settings { token, broker, content } = settings;
+    let gate = Gate::new(&listener, token.as_ref());
+    take(listener, router(Site { monitor, broker, content, gate })).await;
+}
+
+/// Serves these routes until it is dropped.
+pub(super) async fn take(listener: TcpListener, router: Router) {
     let room = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = tokio::task::JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::debug!(%error, "an HTTP connection was not taken");
                 tokio::time::sleep(PAUSE).await;
@@ -124,7 +166,7 @@ pub async fn serve(listener: TcpListener, monitor: Monitor, settings: Settings) 
         };
         // One too many is closed at once, so that its client knows.
         let Ok(place) = Arc::clone(&room).try_acquire_owned() else { continue };
-        let router = router.clone();
+        let router = router.clone().layer(Extension(Peer(peer)));
         connections.spawn(async move {
             serve_connection(stream, router).await;
             drop(place);
@@ -153,18 +195,19 @@ fn router(site: Site) -> Router {
     let closed = Router::new()
         .route("/metrics", get(metrics))
         .route("/status.json", get(status))
-        .route("/session.json", get(session))
-        .layer(middleware::from_fn_with_state(site.clone(), authorize));
+        .route("/session.json", get(session::look_up))
+        .route("/action", post(actions::act).layer(DefaultBodyLimit::max(actions::MOST_BYTES)))
+        .layer(middleware::from_fn_with_state(site.gate.clone(), authorize));
     open.merge(page)
         .merge(closed)
-        .layer(middleware::from_fn_with_state(site.clone(), guard))
+        .layer(middleware::from_fn_with_state(site.gate.clone(), guard))
         .fallback(|| async { (StatusCode::NOT_FOUND, "there is nothing here: see /") })
         .with_state(site)
 }
 
 /// Refuses hosts that are not this one, and says how answers may be used.
-async fn guard(State(site): State<Site>, request: Request, next: Next) -> Response {
-    if site.is_loopback && !names_loopback(request.headers()) {
+pub(super) async fn guard(State(gate): State<Gate>, request: Request, next: Next) -> Response {
+    if gate.is_loopback && !names_loopback(request.headers()) {
         return (StatusCode::FORBIDDEN, "the request is for another host: this address answers for localhost only\n")
             .into_response();
     }
@@ -191,8 +234,9 @@ fn names_loopback(headers: &HeaderMap) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-async fn authorize(State(site): State<Site>, request: Request, next: Next) -> Response {
-    let Some(token) = site.token.as_deref() else { return next.run(request).await };
+/// Lets only those in who have the token.
+pub(super) async fn authorize(State(gate): State<Gate>, request: Request, next: Next) -> Response {
+    let Some(token) = gate.token.as_deref() else { return next.run(request).await };
     if bearer(request.headers()).is_some_and(|given| token.is(given.as_bytes())) {
         return next.run(request).await;
     }
@@ -235,35 +279,10 @@ async fn status(State(site): State<Site>) -> Response {
     json(serde_json::to_string(&Status::of_process(&site.monitor).await))
 }
 
-fn json(text: serde_json::Result<String>) -> Response {
+pub(super) fn json(text: serde_json::Result<String>) -> Response {
     match text {
         Ok(text) => ([(CONTENT_TYPE, JSON)], text).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
-    }
-}
-
-/// Which session is looked up.
-#[derive(Debug, Deserialize)]
-struct Wanted {
-    conversation: String,
-    session: String,
-}
-
-/// A summary's numbers, without a word of the call.
-async fn session(State(site): State<Site>, Query(wanted): Query<Wanted>) -> Response {
-    let plain = |status: StatusCode, text: String| (status, [(CONTENT_TYPE, TEXT)], text).into_response();
-    let session = match Session::new(&wanted.conversation, &wanted.session) {
-        Ok(session) => session,
-        Err(error) => return plain(StatusCode::BAD_REQUEST, format!("{error}\n")),
-    };
-    let summaries = site.monitor.parts().database.collection::<SessionStatus>(SUMMARIES_COLLECTION);
-    let fields = doc! { "segments": 1, "publishedSegments": 1, "complete": 1 };
-    let find = summaries.find_one(doc! { "_id": session.key().as_str() }).projection(fields);
-    match timeout(LOOK_UP, find.into_future()).await {
-        Ok(Ok(Some(found))) => json(serde_json::to_string(&found)),
-        Ok(Ok(None)) => plain(StatusCode::NOT_FOUND, "there is no summary of this session\n".to_owned()),
-        Ok(Err(error)) => plain(StatusCode::BAD_GATEWAY, format!("{}\n", error_line(&error))),
-        Err(_) => plain(StatusCode::GATEWAY_TIMEOUT, "MongoDB does not answer\n".to_owned()),
     }
 }
 

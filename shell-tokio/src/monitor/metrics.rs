@@ -17,6 +17,7 @@ use transcript_core::{
 use super::{
     Monitor, Observation, behind,
     finding::FindingName,
+    otlp::SpanCounts,
     servers::{ConsumerState, Servers, StreamState},
 };
 use crate::service::{
@@ -61,6 +62,7 @@ pub async fn scrape(monitor: &Monitor, broker: Broker) -> Option<String> {
         behind: behind(&servers, Some(&processor)),
         findings: findings.iter().map(|finding| finding.name).collect(),
         batches: parts.batches.read().into_iter().collect(),
+        spans: parts.spans.clone(),
         left_out: parts.recorder.as_ref().map_or(0, |recorder| recorder.left_out()),
         processor,
         servers,
@@ -79,6 +81,7 @@ struct Numbers {
     behind: Option<Duration>,
     findings: Vec<FindingName>,
     batches: Vec<(CommandKind, Distribution)>,
+    spans: Option<SpanCounts>,
     left_out: u64,
     broker: Broker,
 }
@@ -179,6 +182,9 @@ impl Numbers {
         let help = "Pull requests that JetStream ended for a reason of its own, or of whose end it said nothing";
         out.counter("transcript_pulls_restarted", help, pulls)?;
         out.counter("transcript_trace_left_out", "Inputs left out of the trace", self.left_out)?;
+        let (exported, dropped) = self.spans.as_ref().map_or((0, 0), |spans| (spans.exported(), spans.dropped()));
+        out.counter("transcript_spans_exported", "Spans that the collector of OpenTelemetry took", exported)?;
+        out.counter("transcript_spans_dropped", "Spans that no collector got", dropped)?;
         out.batches("transcript_mongodb_batch_size", "Calls that one command of MongoDB is about", &self.batches)
     }
 
@@ -254,14 +260,14 @@ fn consumer(out: &mut Out<'_>, consumer: &ConsumerState) -> fmt::Result {
 type Counter<'a> = (&'a str, &'a str, fn(&Counters) -> u64);
 
 /// Writes metrics.
-struct Out<'a>(DescriptorEncoder<'a>);
+pub(super) struct Out<'a>(pub(super) DescriptorEncoder<'a>);
 
 impl Out<'_> {
     fn family(&mut self, name: &'static str, help: &str, kind: MetricType) -> Result<MetricEncoder<'_>, fmt::Error> {
         self.0.encode_descriptor(name, help, None, kind)
     }
 
-    fn gauge(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
+    pub(super) fn gauge(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
         ConstGauge::new(value).encode(self.0.encode_descriptor(name, help, None, MetricType::Gauge)?)
     }
 
@@ -282,7 +288,7 @@ impl Out<'_> {
         ConstGauge::new(value).encode(family.encode_family(labels)?)
     }
 
-    fn gauges(
+    pub(super) fn gauges(
         &mut self,
         name: &str,
         help: &str,
@@ -295,11 +301,11 @@ impl Out<'_> {
         })
     }
 
-    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+    pub(super) fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
         ConstCounter::new(value).encode(self.0.encode_descriptor(name, help, None, MetricType::Counter)?)
     }
 
-    fn counters<const N: usize>(
+    pub(super) fn counters<const N: usize>(
         &mut self,
         name: &str,
         help: &str,
@@ -313,10 +319,21 @@ impl Out<'_> {
     }
 
     fn durations(&mut self, name: &str, help: &str, durations: &DurationHistogram) -> fmt::Result {
-        let bounds = DurationHistogram::BOUNDS.iter().map(Duration::as_secs_f64);
-        let buckets: Vec<(f64, u64)> = bounds.chain([f64::INFINITY]).zip(durations.buckets().iter().copied()).collect();
+        self.histogram(name, help, &DurationHistogram::BOUNDS, durations.buckets(), durations.sum())
+    }
+
+    pub(super) fn histogram(
+        &mut self,
+        name: &str,
+        help: &str,
+        bounds: &[Duration],
+        buckets: &[u64],
+        sum: Duration,
+    ) -> fmt::Result {
+        let bounds = bounds.iter().map(Duration::as_secs_f64);
+        let told: Vec<(f64, u64)> = bounds.chain([f64::INFINITY]).zip(buckets.iter().copied()).collect();
         let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
-        metric.encode_histogram(durations.sum().as_secs_f64(), durations.count(), &buckets, NO_EXEMPLARS)
+        metric.encode_histogram(sum.as_secs_f64(), buckets.iter().sum(), &told, NO_EXEMPLARS)
     }
 
     fn batches(&mut self, name: &str, help: &str, batches: &[(CommandKind, Distribution)]) -> fmt::Result {
@@ -348,12 +365,12 @@ fn command(kind: CommandKind) -> &'static str {
     }
 }
 
-fn whole(number: usize) -> u64 {
+pub(super) fn whole(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
 
 /// Prometheus has no other numbers than doubles.
 #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53")]
-fn real(number: u64) -> f64 {
+pub(super) fn real(number: u64) -> f64 {
     number as f64
 }

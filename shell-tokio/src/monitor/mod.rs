@@ -7,31 +7,41 @@
 //! | [`finding`] | what is wrong, with cause, consequence and remedy |
 //! | [`status`] | everything in one document: the page and `status` show it |
 //! | [`metrics`] | the same for Prometheus |
+//! | [`otlp`] | each job and its steps as spans for OpenTelemetry |
 //! | [`recent`] | the last eight hours, minute by minute |
 //! | [`http`] | the listener and its routes |
+//! | `actions` | what an operator can do on the page |
+//! | `session` | a call that is looked up |
 //! | [`terminal`] | `status` as a text, and how it is fetched from a running processor |
+//! | [`transcriber`] | health, readiness and metrics of a transcriber |
 //!
 //! No number is kept twice: the core counts, and is asked when somebody looks ([`Asker`]). Nothing here can hold up a call:
 //! a question waits for its answer, never the loop for a question.
 
+mod actions;
 pub mod finding;
 pub mod http;
 pub mod metrics;
+pub mod otlp;
 pub mod recent;
 pub mod servers;
+mod session;
 pub mod status;
 pub mod terminal;
+pub mod transcriber;
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
+use async_nats::jetstream::Context;
 use mongodb::Database;
 use tokio::{sync::watch, task::JoinSet};
 
 use self::{
     finding::{Finding, Observed, judge},
+    otlp::SpanCounts,
     recent::Recent,
     servers::{Looker, Servers},
 };
@@ -59,8 +69,12 @@ pub struct Parts {
     pub health: LoopHealth,
     /// The sizes of its batches.
     pub batches: BatchSizes,
+    /// What became of its spans, where it has some.
+    pub spans: Option<SpanCounts>,
     /// Its recorder, where there is one.
     pub recorder: Option<Arc<RecorderHealth>>,
+    /// The stream, for what operators ask on the page.
+    pub jetstream: Context,
     /// The store, to look sessions up.
     pub database: Database,
 }

@@ -23,6 +23,7 @@ use crate::{
     operate::{
         dead_letters::{self, State as DeadLetterState, StoredDeadLetter},
         history::{History, HistoryError},
+        processes::{self, Memory, Presence},
     },
     service::clock::Clock,
 };
@@ -31,6 +32,8 @@ use crate::{
 const EVERY: Duration = Duration::from_secs(2);
 /// How long one look at a server may take.
 const ANSWER: Duration = Duration::from_secs(4);
+/// How often all processes are asked how they stand.
+const PROCESSES_EVERY: Duration = Duration::from_secs(5);
 /// How often it is looked whether there is a new dead letter.
 const DEAD_LETTERS_EVERY: Duration = Duration::from_secs(3);
 /// Where there is none the dead letters are read again because of what others did about them; reading them takes no more than
@@ -60,6 +63,8 @@ pub struct Servers {
     pub dead_letters: Option<DeadLetterCounts>,
     /// The open ones, the newest first, as far as they are shown.
     pub open: Arc<[StoredDeadLetter]>,
+    /// The processes that are alive, and those that were a while ago.
+    pub processes: Arc<[Presence]>,
 }
 
 /// The stream, as far as it matters.
@@ -127,6 +132,7 @@ impl Servers {
             mongodb: Err(unknown()),
             dead_letters: None,
             open: Arc::new([]),
+            processes: Arc::new([]),
         }
     }
 }
@@ -151,22 +157,40 @@ impl Looker {
     /// Looks once at everything.
     pub async fn look(&self) -> Servers {
         let letters = timeout(DEAD_LETTERS_WITHIN, self.dead_letters()).await.unwrap_or_default();
-        self.state(letters).await
+        let processes = if self.is_connected() { processes::alive(&self.client).await } else { vec![] };
+        Servers { processes: processes.into(), ..self.state(letters).await }
+    }
+
+    fn is_connected(&self) -> bool {
+        self.client.connection_state() == State::Connected
     }
 
     /// Looks again and again, and says what it saw, until nobody listens any more.
     pub async fn watch(self, seen: watch::Sender<Servers>) {
         let (letters, mut read) = watch::channel(None);
+        let (alive, heard) = watch::channel(Arc::from([]));
         let reader = tokio::spawn(self.clone().watch_dead_letters(letters));
+        let listener = tokio::spawn(self.clone().watch_processes(alive));
         while !seen.is_closed() {
             let letters = read.borrow_and_update().clone();
-            seen.send_replace(self.state(letters).await);
+            let processes = Arc::clone(&heard.borrow());
+            seen.send_replace(Servers { processes, ..self.state(letters).await });
             tokio::select! {
                 () = sleep(EVERY) => {}
                 () = seen.closed() => {}
             }
         }
         reader.abort();
+        listener.abort();
+    }
+
+    async fn watch_processes(self, alive: watch::Sender<Arc<[Presence]>>) {
+        let mut memory = Memory::default();
+        while !alive.is_closed() {
+            let found = if self.is_connected() { processes::alive(&self.client).await } else { vec![] };
+            alive.send_replace(memory.note(Instant::now(), found).into());
+            sleep(PROCESSES_EVERY).await;
+        }
     }
 
     async fn watch_dead_letters(self, letters: watch::Sender<Option<DeadLetters>>) {
@@ -193,7 +217,7 @@ impl Looker {
             None => (None, Arc::from([]), BTreeSet::new()),
         };
         let ((nats, stream, consumer), mongodb) = tokio::join!(self.nats(&given_up), self.mongodb());
-        Servers { nats, stream, consumer, mongodb, dead_letters, open }
+        Servers { nats, stream, consumer, mongodb, dead_letters, open, processes: Arc::new([]) }
     }
 
     async fn mongodb(&self) -> Result<Duration, String> {
@@ -209,7 +233,7 @@ impl Looker {
         &self,
         given_up: &BTreeSet<u64>,
     ) -> (Result<(), String>, Result<Option<StreamState>, String>, Result<Option<ConsumerState>, String>) {
-        if self.client.connection_state() != State::Connected {
+        if !self.is_connected() {
             let away = || "it is lost, and is tried again".to_owned();
             return (Err(away()), Err(away()), Err(away()));
         }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use transcript_core::{JobView, State, WallTime};
 
 use super::{
@@ -11,7 +11,10 @@ use super::{
     recent::Minute,
     servers::{ConsumerState, Servers},
 };
-use crate::{operate::dead_letters::StoredDeadLetter, service::driver::Snapshot};
+use crate::{
+    operate::{dead_letters::StoredDeadLetter, processes::Presence},
+    service::driver::Snapshot,
+};
 
 /// How a processor and its servers stand. Times are in seconds, unless a name says otherwise.
 #[derive(Debug, Serialize)]
@@ -29,6 +32,8 @@ pub struct Status {
     pub mongodb_ping_seconds: Option<f64>,
     /// The dead letters; `None` where they are not known.
     pub dead_letters: Option<DeadLetterStatus>,
+    /// The processors and transcribers that are alive, and for ten minutes those that were.
+    pub processes: Vec<Presence>,
     /// The process; `None` where the servers alone were asked.
     pub process: Option<ProcessStatus>,
 }
@@ -127,24 +132,6 @@ pub struct SinceStart {
     pub longest_heartbeat_gap_seconds: f64,
 }
 
-/// A session that was looked up: its numbers, without a word of the call.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct SessionStatus {
-    /// The key.
-    #[serde(rename = "_id")]
-    pub key: String,
-    /// How many segments the stored summary counts.
-    #[serde(default)]
-    pub segments: i64,
-    /// How many its end announced.
-    #[serde(default)]
-    pub published_segments: i64,
-    /// Whether it is complete.
-    #[serde(default)]
-    pub complete: bool,
-}
-
 impl Status {
     /// Of a running process.
     pub async fn of_process(monitor: &Monitor) -> Self {
@@ -184,6 +171,7 @@ impl Status {
                 settled: counts.settled,
                 newest: servers.open.to_vec(),
             }),
+            processes: servers.processes.to_vec(),
             process: None,
         }
     }

@@ -118,10 +118,28 @@ pub fn render(status: &Value) -> String {
     let letters = |name: &str| text(status, &format!("/deadLetters/{name}"));
     let (open, redriven, settled) = (letters("open"), letters("redriven"), letters("settled"));
     line(&mut page, "Dead letters", &format!("{open} open, {redriven} redriven, {settled} settled"));
+    processes(&mut page, status);
     if status.pointer("/process").is_some_and(Value::is_object) {
         process(&mut page, status);
     }
     page
+}
+
+/// Who is alive, one a line.
+fn processes(page: &mut String, status: &Value) {
+    for (place, process) in list(status, "/processes").iter().enumerate() {
+        let head = if place == 0 { "Alive" } else { "" };
+        let is = |name: &str| process.pointer(name).and_then(Value::as_bool) == Some(true);
+        let stands = match process.pointer("/silentSeconds").and_then(Value::as_f64) {
+            Some(_) => format!("NO ANSWER for {}", seconds(process, "/silentSeconds")),
+            None if is("/draining") => "comes to its end".to_owned(),
+            None if is("/quiet") => format!("QUIET, {} in hand", text(process, "/inHand")),
+            None if process.pointer("/inHand").is_some() => format!("{} in hand", text(process, "/inHand")),
+            None => "takes segments".to_owned(),
+        };
+        let (kind, name, up) = (text(process, "/kind"), text(process, "/name"), seconds(process, "/uptimeSeconds"));
+        line(page, head, &format!("{kind} {name}, version {}, up {up}: {stands}", text(process, "/version")));
+    }
 }
 
 fn process(page: &mut String, status: &Value) {

@@ -241,7 +241,6 @@ impl<'a> Calls<'a> {
                 batch.clear();
             }
         }
-        reader.finish().await;
         self.print(&batch, &known, print, is_due).await?;
         self.read = through;
         Ok(())
@@ -340,6 +339,7 @@ mod tests {
         let ended = session.map(|session| SessionEnded {
             session: Session::new("c", session).expect("ids are valid"),
             published_segments: 2,
+            reprocess: 0,
         });
         let found = stored
             .zip(ended.clone())
@@ -355,7 +355,8 @@ mod tests {
     #[test]
     fn the_state_of_a_call_follows_from_summary_dead_letter_and_consumer() {
         let notified = Some(Notified { stream_sequence: 3, at: WallTime::from_millis(0) });
-        let stored = Stored { segments: 2, complete: true, notified, revision: 1, revised: None, edits: 0 };
+        let stored =
+            Stored { segments: 2, complete: true, notified, revision: 1, revised: None, edits: 0, reprocess: 0 };
         assert_eq!(state(5, Some("s"), Some(stored)), CallState::Complete);
         assert_eq!(state(5, Some("s"), Some(Stored { complete: false, ..stored })), CallState::Incomplete);
         assert_eq!(state(5, Some("given-up"), Some(stored)), CallState::Complete, "it was redriven since");
@@ -368,7 +369,7 @@ mod tests {
     #[test]
     fn a_line_has_nothing_that_a_terminal_would_obey() {
         let session = Session::new("a\u{1b}[2J", "b\u{202e}").expect("ids are valid");
-        let ended = Some(SessionEnded { session, published_segments: 1 });
+        let ended = Some(SessionEnded { session, published_segments: 1, reprocess: 0 });
         let end = End { at: WallTime::from_millis(0), stream_sequence: 4, ended };
         let text = line(&end, &known(), &BTreeMap::new()).to_string();
         assert!(text.starts_with("1970-01-01T00:00:00Z  dead-letter  -/1"), "{text}");

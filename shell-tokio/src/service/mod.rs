@@ -2,7 +2,7 @@
 //!
 //! [`run`] sets up and starts everything, [`driver`] carries out what the core decides, [`nats`] is the sockets of the
 //! JetStream client and [`mongodb`] those of the MongoDB client, [`signals`] says when it ends, [`watchdog`] reports a loop that
-//! stands still, [`record`] writes a trace, and [`clock`] is the one place where a clock is read.
+//! stands still, [`systemd`] hears of all that, [`record`] writes a trace, and [`clock`] is the one place where a clock is read.
 
 pub mod clock;
 pub mod driver;
@@ -11,4 +11,5 @@ pub mod nats;
 pub mod record;
 pub mod run;
 pub mod signals;
+pub mod systemd;
 pub mod watchdog;

@@ -96,9 +96,10 @@ fn read(to: Address, message: async_nats::Message, clock: Clock) -> Message {
     Message {
         to,
         reply: message.reply.map(|reply| Arc::from(reply.as_str())),
-        status: message
-            .status
-            .map(|status| Status { code: status.as_u16(), description: message.description.unwrap_or_default() }),
+        status: message.status.map(|status| Status {
+            code: status.as_u16(),
+            description: message.description.unwrap_or_default().into(),
+        }),
         headers: headers.collect(),
         payload: message.payload.to_vec(),
         received_at: clock.wall(),

@@ -5,10 +5,10 @@ use std::{pin::pin, sync::Arc, time::Duration};
 use async_nats::jetstream;
 use mongodb::{Database, bson::doc};
 use thiserror::Error;
-use tokio::{net::TcpListener, sync::mpsc, task::JoinSet};
+use tokio::{net::TcpListener, sync::mpsc, task::JoinSet, time::timeout};
 use transcript_client::jetstream::JetStream;
 use transcript_core::{Processor, Settings, SettingsError, contract::Announcement, summary::Limits};
-use transcript_trace::{Content, FORMAT, Header, Servers};
+use transcript_trace::{Content, FORMAT, Header, Recorder, Servers};
 
 use crate::{
     cli::{AnnounceSettings, RecordArgs, RunArgs, RunSettings, StreamValues},
@@ -16,19 +16,24 @@ use crate::{
     error_line::error_line,
     monitor::{
         Monitor, Parts,
-        http::{self, Settings as HttpSettings},
+        http::{self, PageContent, Settings as HttpSettings},
         metrics::Broker,
+        otlp::{LAST_SPANS, Spans},
         servers::Looker,
     },
     operate::history::{History, HistoryError},
+    operate::processes::{self, Inner, Member},
     operate::setup::{self, Api, SetupError, permissions::Permissions},
     secret::{Secret, SecretFile},
     service::clock::Clock,
     service::driver::{Driver, Ended, RealServers, Signal, questions},
     service::mongodb::{BatchSizes, Store, stale::Watch},
     service::nats::{Socket, flush},
-    service::record::{self, RecordError, Recording, Tape, Target},
-    service::watchdog::{self, LoopHealth, Turns, Watchdog},
+    service::record::{self, RecordError, Recording, Subject, Tape, Target},
+    service::{
+        systemd,
+        watchdog::{self, Loop, LoopHealth, Turns, Watchdog},
+    },
 };
 
 /// How long after it was missed a consumer is made anew. nats-server removes the files of a deleted one a while after it
@@ -36,6 +41,9 @@ use crate::{
 const MEND_AFTER: Duration = Duration::from_secs(1);
 /// How much longer a stream is waited for, whose files are larger.
 const MEND_STREAM_AFTER: Duration = Duration::from_secs(2);
+
+/// What writes a trace.
+pub(crate) const PROGRAM: &str = concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION"));
 
 /// Why the service did not start, or how it ended where it should not have.
 #[derive(Debug, Error)]
@@ -179,7 +187,7 @@ pub async fn drive(
     database: &Database,
     args: &RunArgs,
     request: &setup::Request,
-    processor: Processor,
+    mut processor: Processor,
     Control { http, signals }: Control<'_>,
 ) -> Result<(), RunError> {
     let NatsConnection { client, events, api_prefix } = connection;
@@ -192,9 +200,14 @@ pub async fn drive(
     let request_timeout = args.jobs.request_timeout;
     let name: Arc<str> = args.name.clone().unwrap_or_else(own_name).into();
     let (tape, recording) = record(&client, database, args, &values, &name, clock).await?.unzip();
+    let spans = Spans::of_environment(&name, clock);
+    if spans.is_some() {
+        processor.keep_journal();
+    }
     let settings = transcript_client::jetstream::Settings {
         name: Arc::clone(&name),
         api_prefix: api_prefix.into(),
+        spans: spans.as_ref().map(|spans| spans.ids),
         ..transcript_client::jetstream::Settings::with_request_timeout(request_timeout)
     };
     // Before anything is pulled it listens to advisories: it is a pull that makes JetStream notice.
@@ -209,19 +222,32 @@ pub async fn drive(
     let store = Store::start(database, &reports, clock, request_timeout, batches.clone());
     let servers = RealServers { store, nats: socket, repair };
     log_ready(&name, args, &values);
+    systemd::tell(systemd::State::Ready);
     let turns = Turns::default();
     let health = LoopHealth::default();
     let watched = health.clone();
+    let is_watched = systemd::watches();
     let report = move |seen| {
         watched.saw(seen);
         watchdog::log(seen);
+        if is_watched && !matches!(seen, Loop::StandsStill { .. }) {
+            systemd::tell(systemd::State::Watchdog);
+        }
     };
     let watchdog = Watchdog::start(turns.clone(), report).map_err(RunError::Watchdog)?;
     let (asker, questions) = questions();
+    let inner = Inner::Processor { asker: asker.clone(), inputs: reports };
+    finders.spawn(processes::answer(client.clone(), Member { name: name.to_string(), clock, inner }));
+    let (spans, counts, exporter) = match spans {
+        Some(Spans { recorder, counts, exporter, .. }) => (Some(recorder), Some(counts), Some(exporter)),
+        None => (None, None, None),
+    };
     if let Some((listener, settings)) = http {
         let recorder = recording.as_ref().map(Recording::health);
-        let parts = Parts { name, clock, asker, health, batches, recorder, database: database.clone() };
-        let monitor = Monitor::start(parts, Looker::new(jetstream, database, clock), &mut finders);
+        let (jetstream, database) = (jetstream.clone(), database.clone());
+        let parts = Parts { name, clock, asker, health, batches, spans: counts, recorder, jetstream, database };
+        let looker = Looker::new(&parts.jetstream, &parts.database, clock);
+        let monitor = Monitor::start(parts, looker, &mut finders);
         finders.spawn(http::serve(listener, monitor, settings));
     }
     let driver = Driver {
@@ -232,6 +258,7 @@ pub async fn drive(
         inputs,
         nats,
         tape,
+        spans,
         turns,
         questions,
         pulls_restarted: 0,
@@ -242,6 +269,9 @@ pub async fn drive(
     flush(&client).await;
     if let Some(recording) = recording {
         recording.finish().await;
+    }
+    if let Some(exporter) = exporter {
+        timeout(LAST_SPANS, exporter).await.ok();
     }
     match ended {
         Ended::Drained { abandoned: 0 } => tracing::info!("drained: every job was finished or given back"),
@@ -258,7 +288,8 @@ async fn listen(args: &RunArgs) -> Result<Option<(TcpListener, HttpSettings)>, R
     let Some(address) = args.http.address else { return Ok(None) };
     let token = args.http.token_file.as_ref().map(read_token).transpose()?;
     let broker = if args.http.broker { Broker::Told } else { Broker::Left };
-    let settings = HttpSettings { token, broker };
+    let content = if args.http.content { PageContent::Shown } else { PageContent::Hidden };
+    let settings = HttpSettings { token, broker, content };
     let listener = http::bind(address, &settings).await.map_err(|source| RunError::Http { address, source })?;
     Ok(Some((listener, settings)))
 }
@@ -321,28 +352,39 @@ async fn record(
     name: &Arc<str>,
     clock: Clock,
 ) -> Result<Option<(Tape, Recording)>, RunError> {
-    let RecordArgs { directory: Some(directory), content, max_size, max_age, keep } = args.record.clone() else {
-        return Ok(None);
-    };
+    let Some(target) = Target::of(&args.record) else { return Ok(None) };
     let settings = core_settings(args, values);
-    let mongodb = database.run_command(doc! { "buildInfo": 1 }).await.ok();
+    let (started_at, content) = (clock.started_at(), content(&args.record));
     let header = Header {
         format: FORMAT,
-        program: concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION")).to_owned(),
-        servers: Servers {
-            nats: Some(client.server_info().version).filter(|version| !version.is_empty()),
-            mongodb: mongodb.and_then(|info| info.get_str("version").ok().map(str::to_owned)),
-        },
+        program: PROGRAM.to_owned(),
+        servers: servers(Some(client), database).await,
         processor: Some(Arc::clone(name)),
-        started_at: clock.started_at(),
-        content: if content { Content::Kept } else { Content::Redacted },
+        started_at,
+        content,
         settings: settings.clone(),
+        pull_expires: Some(transcript_client::jetstream::Settings::default().pull_expires),
         continues: None,
         session: None,
         about: None,
     };
-    let target = Target { directory, max_size, max_age, keep };
-    Ok(Some(record::start(&target, header, Processor::new(settings)?, clock)?))
+    let failed = |source| RecordError::Directory { directory: target.directory.clone(), source };
+    let recorder = Recorder::new(vec![], header, Processor::new(settings)?).map_err(failed)?;
+    Ok(Some(record::start(&target, Subject { name, started_at, content }, recorder, clock)?))
+}
+
+/// Whether the words of the calls are kept in a trace.
+pub(crate) fn content(args: &RecordArgs) -> Content {
+    if args.content { Content::Kept } else { Content::Redacted }
+}
+
+/// The versions of the servers, as far as they tell.
+pub(crate) async fn servers(nats: Option<&async_nats::Client>, database: &Database) -> Servers {
+    let mongodb = database.run_command(doc! { "buildInfo": 1 }).await.ok();
+    Servers {
+        nats: nats.map(|client| client.server_info().version).filter(|version| !version.is_empty()),
+        mongodb: mongodb.and_then(|info| info.get_str("version").ok().map(str::to_owned)),
+    }
 }
 
 /// The ways in which calls are announced.

@@ -13,6 +13,7 @@ use signal_hook::{
 };
 use tokio::sync::mpsc;
 
+use super::systemd;
 use crate::{logging, service::driver::Signal};
 
 /// The command did not end as it was asked to.
@@ -51,6 +52,7 @@ pub fn listen(first: First) -> io::Result<mpsc::UnboundedReceiver<Signal>> {
         }
         if let Some(signal) = come.next() {
             tracing::info!(signal = low_level::signal_name(signal), "told to stop");
+            systemd::tell(systemd::State::Stopping);
             // Where nobody listens any more the process is about to end.
             sender.send(Signal::Drain).ok();
         }

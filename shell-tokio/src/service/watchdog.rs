@@ -53,7 +53,8 @@ impl Turns {
 }
 
 impl Watchdog {
-    /// Looks at these turns from now on, and calls `report` when the loop stands still and when it turns again.
+    /// Looks at these turns every second from now on, and calls `report` with what it sees: once where the loop stands still,
+    /// each time where it turns.
     ///
     /// # Errors
     ///
@@ -64,8 +65,8 @@ impl Watchdog {
             let (mut last, mut same) = (0, 0);
             while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
                 let now = turns.0.load(Ordering::Relaxed);
-                if now != last && same >= LOOKS {
-                    report(Loop::TurnsAgain { after: LOOK * same });
+                if now != last {
+                    report(if same >= LOOKS { Loop::TurnsAgain { after: LOOK * same } } else { Loop::Turns });
                 }
                 same = if now == last { same + 1 } else { 0 };
                 last = now;
@@ -81,6 +82,8 @@ impl Watchdog {
 /// What was seen of the loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loop {
+    /// It turns.
+    Turns,
     /// It has not turned for about this long.
     StandsStill {
         /// How long.
@@ -96,6 +99,7 @@ pub enum Loop {
 /// Logs what was seen.
 pub fn log(seen: Loop) {
     match seen {
+        Loop::Turns => {}
         Loop::StandsStill { since } => tracing::error!(
             "the processor has stood still for {since:?}: nothing is pulled and no heartbeat goes out; the calls in hand go to \
              other processors"
@@ -115,11 +119,11 @@ mod tests {
         turns.count();
         let watchdog = Watchdog::start(turns.clone(), move |it| seen.send(it).expect("the test listens"))
             .expect("there is a thread");
-        let first = reports.recv_timeout(LOOK * 60).expect("a report");
-        assert_eq!(first, Loop::StandsStill { since: LOOK * LOOKS });
+        let next = || reports.recv_timeout(LOOK * 60).expect("a report");
+        assert_eq!([next(), next()], [Loop::Turns, Loop::StandsStill { since: LOOK * LOOKS }]);
         turns.count();
-        let second = reports.recv_timeout(LOOK * 60).expect("a report");
-        assert!(matches!(second, Loop::TurnsAgain { .. }), "{second:?}");
+        let goes_on = next();
+        assert!(matches!(goes_on, Loop::TurnsAgain { .. }), "{goes_on:?}");
         drop(watchdog);
     }
 }

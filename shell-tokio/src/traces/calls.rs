@@ -46,6 +46,7 @@ pub(super) fn calls(lines: impl Iterator<Item = Result<Line, ReadError>>) -> Res
                 continue;
             }
             Ok(ProcessLine::Entry(entry)) => entry,
+            Ok(ProcessLine::TranscriberHeader(_) | ProcessLine::TranscriberEntry(_)) => continue,
         };
         at = entry.at.unwrap_or(at);
         match entry.said {

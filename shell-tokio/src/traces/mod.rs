@@ -7,7 +7,7 @@ use std::{
     error::Error,
     fs,
     io::{self, BufWriter, Write},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use serde::Serialize;
@@ -53,6 +53,14 @@ pub enum Unreadable {
         /// What is wrong with them.
         source: transcript_core::SettingsError,
     },
+    /// The settings in it are none that a transcriber can have.
+    #[error("{place}: the settings cannot work")]
+    TranscriberSettings {
+        /// The file and the line.
+        place: String,
+        /// What is wrong with them.
+        source: transcript_transcriber::SettingsError,
+    },
 }
 
 type Done = Result<Answer, Box<dyn Error>>;
@@ -71,6 +79,9 @@ pub fn replay(args: &ReplayArgs, warn: &dyn Fn(&str)) -> Done {
         Err(Problem::Read(source)) => Err(unreadable(&lines, source).into()),
         Err(Problem::Settings { line, source }) => {
             Err(Unreadable::Settings { place: lines.place(line), source }.into())
+        }
+        Err(Problem::TranscriberSettings { line, source }) => {
+            Err(Unreadable::TranscriberSettings { place: lines.place(line), source }.into())
         }
         Err(Problem::Difference(difference)) if args.json => {
             let place = lines.place(difference.line);
@@ -123,26 +134,7 @@ fn json_lines<T: Serialize>(values: &[T]) -> Result<String, serde_json::Error> {
 /// [`Unreadable`], and writing.
 pub fn timeline(args: &TimelineArgs, warn: &dyn Fn(&str)) -> Done {
     args.output.as_deref().map_or(Ok(()), |path| refuse_to_overwrite(path, &args.traces))?;
-    let mut lines = TraceFiles::open(&args.traces.paths, warn).map_err(Unreadable::from)?;
-    let wanted = args.call.wanted()?;
-    let mut is_there = wanted.is_none();
-    let seen = lines.by_ref().inspect(|line| {
-        if let (false, Some(wanted), Ok(Line::Entry(entry))) = (is_there, &wanted, line) {
-            is_there = is_about(&entry.said, wanted);
-        }
-    });
-    let selection = Selection {
-        session_id: wanted.as_ref().map(|wanted| wanted.session_id.clone()),
-        conversation_id: wanted.as_ref().and_then(|wanted| wanted.conversation_id.clone()),
-        ..Selection::default()
-    };
-    let timeline = match Timeline::read(seen, &selection) {
-        Ok(timeline) => timeline,
-        Err(source) => return Err(unreadable(&lines, source).into()),
-    };
-    if let (false, Some(wanted)) = (is_there, &wanted) {
-        return Err(not_there(wanted));
-    }
+    let timeline = read_timeline(&args.traces.paths, args.call.wanted()?.as_ref(), warn)?;
     let drawn = match args.drawing()? {
         Drawing::Html => timeline.html(),
         Drawing::Svg => timeline.svg(),
@@ -162,26 +154,77 @@ pub fn timeline(args: &TimelineArgs, warn: &dyn Fn(&str)) -> Done {
     }
 }
 
+/// The page of one call, drawn from the traces in a directory, whose last lines may be about to be written.
+///
+/// # Errors
+///
+/// [`Unreadable`], and a call of which there is no trace.
+pub fn page(directory: &Path, conversation: &str, session: &str) -> Result<String, Box<dyn Error>> {
+    let wanted = Wanted { session_id: session.to_owned(), conversation_id: Some(conversation.to_owned()) };
+    Ok(read_timeline(&[directory.to_owned()], Some(&wanted), &|_| {})?.html())
+}
+
+fn read_timeline(paths: &[PathBuf], wanted: Option<&Wanted>, warn: &dyn Fn(&str)) -> Result<Timeline, Box<dyn Error>> {
+    let mut lines = TraceFiles::open(paths, warn).map_err(Unreadable::from)?;
+    let mut is_there = wanted.is_none();
+    let seen = lines.by_ref().inspect(|line| {
+        if let (false, Some(wanted), Ok(line)) = (is_there, wanted, line) {
+            is_there = match line {
+                Line::Entry(entry) => is_about(&entry.said, wanted),
+                Line::TranscriberEntry(entry) => opens(&entry.said, wanted),
+                Line::Header(_) | Line::TranscriberHeader(_) => false,
+            };
+        }
+    });
+    let selection = Selection {
+        session_id: wanted.map(|wanted| wanted.session_id.clone()),
+        conversation_id: wanted.and_then(|wanted| wanted.conversation_id.clone()),
+        ..Selection::default()
+    };
+    let timeline = match Timeline::read(seen, &selection) {
+        Ok(timeline) => timeline,
+        Err(source) => return Err(unreadable(&lines, source).into()),
+    };
+    match wanted {
+        Some(wanted) if !is_there => Err(not_there(wanted)),
+        Some(_) | None => Ok(timeline),
+    }
+}
+
 fn unreadable(lines: &TraceFiles<'_>, source: ReadError) -> Unreadable {
     lines.unreadable(source).into()
 }
 
+fn is(wanted: &Wanted, session: &Session) -> bool {
+    *session.session_id == *wanted.session_id
+        && wanted.conversation_id.as_ref().is_none_or(|id| *session.conversation_id == **id)
+}
+
+/// Whether a transcriber does something about the session.
+fn opens(said: &Said<transcript_transcriber::Input, transcript_transcriber::Output>, wanted: &Wanted) -> bool {
+    match said {
+        Said::In(transcript_transcriber::Input::Opened(opening)) => is(wanted, &opening.session),
+        Said::Out(transcript_transcriber::Output::Perform { effect, .. }) => {
+            effect.session().is_some_and(|session| is(wanted, session))
+        }
+        Said::In(_) | Said::Out(_) | Said::LeftOut(_) | Said::Note(_) => false,
+    }
+}
+
 /// Whether it begins a job of the session.
 fn is_about(said: &Said, wanted: &Wanted) -> bool {
-    let is = |session: &Session| {
-        *session.session_id == *wanted.session_id
-            && wanted.conversation_id.as_ref().is_none_or(|id| *session.conversation_id == **id)
-    };
     match said {
         Said::In(Input::Delivered(delivery)) => {
-            SessionEnded::parse(&delivery.payload.0).is_ok_and(|ended| is(&ended.session))
+            SessionEnded::parse(&delivery.payload.0).is_ok_and(|ended| is(wanted, &ended.session))
         }
-        Said::In(Input::Stale(stale)) => is(&stale.session),
+        Said::In(Input::Stale(stale)) => is(wanted, &stale.session),
         Said::In(
             Input::Reported { .. }
             | Input::Exhausted(_)
             | Input::Consumer(_)
             | Input::Woken
+            | Input::Quiet
+            | Input::Resume
             | Input::Drain
             | Input::DeliveriesStopped,
         )

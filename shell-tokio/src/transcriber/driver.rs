@@ -6,7 +6,8 @@ use tokio::{
     sync::{Semaphore, mpsc, watch},
     time::{sleep_until, timeout},
 };
-use transcript_core::{Failure, FailureKind, Server};
+use transcript_core::{Failure, FailureKind, Server, Time};
+use transcript_trace::is_recorded;
 use transcript_transcriber::{
     ConnectionId, Counters, Effect, EffectId, Input, Notice, Output, Report, Settings, StreamState, Transcriber,
 };
@@ -16,7 +17,14 @@ use super::{
     store::Store,
     stream::Stream,
 };
-use crate::service::{clock::Clock, driver::Signal};
+use crate::{
+    monitor::transcriber::TranscriberSnapshot,
+    service::{
+        clock::Clock,
+        driver::{Questions, Signal},
+        record::{Copied, Tape},
+    },
+};
 
 /// How many effects of sessions are performed at the same time: fewer than the MongoDB driver has connections by default
 /// (10), so that the lease is renewed however many sessions wait.
@@ -33,6 +41,45 @@ pub struct Driver {
     performer: Performer,
     reports: mpsc::UnboundedReceiver<(EffectId, Report)>,
     stream: watch::Receiver<StreamState>,
+    questions: Questions<TranscriberSnapshot>,
+    trace: Option<Trace>,
+}
+
+/// What goes into the trace of the state machine.
+#[derive(Debug)]
+struct Trace {
+    tape: Tape<Transcriber>,
+    /// The last input; `None` where the recorder had no room for it.
+    told: Option<(Time, Copied<Transcriber>)>,
+    /// What was said to it.
+    said: Vec<Output>,
+}
+
+impl Trace {
+    /// Begins with what the state machine says before it is told anything.
+    fn new(mut tape: Tape<Transcriber>) -> Self {
+        let told = tape.copy(&None).map(|copied| (Time::ZERO, copied));
+        Self { tape, told, said: Vec::new() }
+    }
+
+    /// The state machine is about to be told this.
+    fn told(&mut self, at: Time, input: &Input) {
+        self.told = self.tape.copy(&Some(input.clone())).map(|copied| (at, copied));
+    }
+
+    fn said(&mut self, output: &Output) {
+        if self.told.is_some() && is_recorded(output) {
+            self.said.push(output.clone());
+        }
+    }
+
+    /// Everything was said.
+    fn put(&mut self) {
+        let said = std::mem::take(&mut self.said);
+        if let Some((at, copied)) = self.told.take() {
+            self.tape.put(at, said, copied);
+        }
+    }
 }
 
 /// Performs effects, each in a task of its own.
@@ -48,11 +95,21 @@ struct Performer {
 }
 
 impl Driver {
-    /// A driver of this machine, which was made with these settings.
+    /// A driver of this machine, which was made with these settings. What happens is recorded on `tape`.
     #[must_use]
-    pub fn new(machine: Transcriber, settings: &Settings, clock: Clock, store: Store, stream: Stream) -> Self {
+    pub fn new(
+        machine: Transcriber,
+        settings: &Settings,
+        clock: Clock,
+        store: Store,
+        stream: Stream,
+        questions: Questions<TranscriberSnapshot>,
+        tape: Option<Tape<Transcriber>>,
+    ) -> Self {
         let (sender, reports) = mpsc::unbounded_channel();
-        let state = stream.state();
+        // The state may have changed since the machine was told it.
+        let mut state = stream.state();
+        state.mark_changed();
         let performer = Performer {
             store,
             stream,
@@ -61,7 +118,8 @@ impl Driver {
             begun_within: settings.answer_timeout() / 2,
             reports: sender,
         };
-        Self { machine, clock, connections: BTreeMap::new(), performer, reports, stream: state }
+        let trace = tape.map(Trace::new);
+        Self { machine, clock, connections: BTreeMap::new(), performer, reports, stream: state, questions, trace }
     }
 
     /// Runs until the state machine has come to its end after a signal. Gives what has happened since the start.
@@ -71,7 +129,11 @@ impl Driver {
         signals: &mut mpsc::UnboundedReceiver<Signal>,
     ) -> Counters {
         loop {
-            let Some(wake_up) = self.say() else { return self.machine.counters() };
+            let said = self.say();
+            if let Some(trace) = &mut self.trace {
+                trace.put();
+            }
+            let Some(wake_up) = said else { return self.machine.counters() };
             let sleep = async {
                 match wake_up {
                     Some(at) => sleep_until(self.clock.at(at).into()).await,
@@ -83,11 +145,21 @@ impl Driver {
                 Some(Signal::Drain | Signal::Stop) = signals.recv() => Some(Input::Shutdown),
                 Some((effect, report)) = self.reports.recv() => Some(Input::Reported { effect, report }),
                 Ok(()) = self.stream.changed() => Some(Input::Stream(*self.stream.borrow_and_update())),
+                // Before what clients say, or a flood of it would leave it without an answer.
+                Some(answer) = self.questions.next() => {
+                    // Whoever asked may have waited long enough.
+                    drop(answer.send(TranscriberSnapshot::of(&self.machine, self.clock.now())));
+                    None
+                }
                 Some(event) = events.recv() => self.input(event),
                 () = sleep => Some(Input::Woken),
             };
             if let Some(input) = input {
-                self.machine.handle(self.clock.now(), input);
+                let now = self.clock.now();
+                if let Some(trace) = &mut self.trace {
+                    trace.told(now, &input);
+                }
+                self.machine.handle(now, input);
             }
         }
     }
@@ -111,9 +183,13 @@ impl Driver {
     }
 
     /// Does what the machine says, and gives the time of its wake-up; `None` when it has come to its end.
-    fn say(&mut self) -> Option<Option<transcript_core::Time>> {
+    fn say(&mut self) -> Option<Option<Time>> {
         loop {
-            match self.machine.poll_output() {
+            let output = self.machine.poll_output();
+            if let Some(trace) = &mut self.trace {
+                trace.said(&output);
+            }
+            match output {
                 Output::Perform { id, effect } => self.performer.perform(id, effect),
                 Output::Send { connection, frame } => self.answer(connection, Answer::Send(frame)),
                 Output::Read { connection, reading } => self.answer(connection, Answer::Read(reading)),
@@ -191,7 +267,7 @@ fn log(notice: &Notice) {
         ),
         Notice::Works { kind } => tracing::info!(effect = %kind, server = %kind.server(), "works again"),
         Notice::Limited { key, reason } => {
-            tracing::warn!(%key, "a connection is refused: {reason} (--max-connections, --max-session-connections)");
+            tracing::warn!(%key, "a connection is refused: {reason} (--max-connections, --max-sessions, --max-session-connections)");
         }
     }
 }

@@ -9,14 +9,16 @@ use thiserror::Error;
 use tokio::{
     net::TcpListener,
     sync::{mpsc, watch},
+    task::JoinSet,
     time::{Duration, sleep},
 };
+use transcript_trace::{FORMAT, TranscriberHeader, TranscriberRecorder};
 use transcript_transcriber::{Counters, Settings, SettingsError, StreamState, Transcriber};
 
 use super::{
     access::{Access, AccessError},
     driver::Driver,
-    http::{self, Service},
+    http::{self, RefusedRequests, Service},
     hub::Hub,
     listen,
     socket::SocketLimits,
@@ -27,10 +29,15 @@ use crate::{
     cli::{NatsArgs, Online, TranscriberArgs},
     connect::{ConnectError, LoginRefused, Logins, NatsConnection, connect_nats},
     error_line::error_line,
+    monitor::{self, http::PageContent, metrics::Broker, transcriber::Watched},
+    operate::processes::{self, Inner, Member},
     operate::setup::{self, SetupError, permissions::Refusals},
     service::{
         clock::Clock,
-        run::{Ends, own_name},
+        driver::questions,
+        record::{self, RecordError, Recording, Subject, Tape, Target},
+        run::{Ends, PROGRAM, RunError, content, own_name, read_token, servers},
+        systemd,
     },
 };
 
@@ -64,9 +71,15 @@ pub enum TranscriberError {
         /// Why.
         source: io::Error,
     },
+    /// The trace cannot be begun.
+    #[error(transparent)]
+    Record(#[from] RecordError),
     /// The system gives no random bytes.
     #[error("the system gives no random bytes")]
     Random,
+    /// It cannot be looked at as it was asked for.
+    #[error(transparent)]
+    Http(#[from] RunError),
     /// A login stayed refused.
     #[error(transparent)]
     Login(#[from] LoginRefused),
@@ -86,6 +99,7 @@ pub async fn run(
 ) -> Result<(), TranscriberError> {
     let args = &online.args;
     let access = Access::read(&args.access)?;
+    args.record.directory.as_deref().map_or(Ok(()), record::prepare)?;
     let stream = stream(online, refusals, ends.logins).await?;
     let mut report = setup::Report::default();
     setup::ensure_transcriber(database, &mut report).await?;
@@ -108,13 +122,23 @@ pub async fn run(
         max_frame_rate: args.limits.max_frame_rate,
         silence_timeout: args.limits.silence_timeout,
     };
-    let router = http::router(Service { access, hub, limits });
+    let refused = RefusedRequests::default();
+    let (asker, questions) = questions();
+    let monitoring = watch_over(args, Watched { asker, refused: refused.clone() }).await?;
+    let router = http::router(Service::new(access, hub, limits, refused));
     let (stop, stopped) = watch::channel(false);
     let (max, header) = (args.limits.max_connections, args.limits.header_timeout);
     let listening = tokio::spawn(listen::serve(listener, router, max, header, stopped));
     tracing::info!(name = &*settings.name, %address, "ready");
+    systemd::tell(systemd::State::Ready);
     let store = Store::new(database, args.limits.request_timeout);
-    let driver = Driver::new(machine, &settings, Clock::start(), store, stream.clone());
+    let clock = Clock::start();
+    let mut helpers = JoinSet::new();
+    let member = Member { name: settings.name.to_string(), clock, inner: Inner::Transcriber };
+    let connected = stream.clone();
+    helpers.spawn(async move { processes::answer(connected.client_once_connected().await, member).await });
+    let (tape, recording) = record(online, database, &stream, &settings, clock).await?.unzip();
+    let driver = Driver::new(machine, &settings, clock, store, stream.clone(), questions, tape);
     let (drain, mut drained) = mpsc::unbounded_channel();
     let ended = async {
         let (signal, refused) = ends.first().await;
@@ -123,12 +147,57 @@ pub async fn run(
         refused
     };
     let (counters, refused) = tokio::join!(driver.run(&mut events, &mut drained), ended);
+    drop(monitoring);
     if let Ok(places) = listening.await {
         places.all_free(LAST_ANSWERS).await;
     }
+    drop(helpers);
     stream.flush().await;
+    if let Some(recording) = recording {
+        recording.finish().await;
+    }
     log_ended(&counters);
     refused.map_or(Ok(()), |refused| Err(refused.into()))
+}
+
+/// Serves health, readiness and metrics until what it gives is dropped, where that is asked for.
+async fn watch_over(args: &TranscriberArgs, watched: Watched) -> Result<JoinSet<()>, RunError> {
+    let mut monitoring = JoinSet::new();
+    if let Some(address) = args.http.address {
+        let token = args.http.token_file.as_ref().map(read_token).transpose()?;
+        let settings = monitor::http::Settings { token, broker: Broker::Left, content: PageContent::Hidden };
+        let listener =
+            monitor::http::bind(address, &settings).await.map_err(|source| RunError::Http { address, source })?;
+        monitoring.spawn(monitor::transcriber::serve(listener, watched, settings.token));
+    }
+    Ok(monitoring)
+}
+
+/// Starts to record, where that is asked for.
+async fn record(
+    online: &Online<TranscriberArgs>,
+    database: &Database,
+    stream: &Stream,
+    settings: &Settings,
+    clock: Clock,
+) -> Result<Option<(Tape<Transcriber>, Recording)>, TranscriberError> {
+    let args = &online.args.record;
+    let Some(target) = Target::of(args) else { return Ok(None) };
+    let (started_at, content) = (clock.started_at(), content(args));
+    let header = TranscriberHeader {
+        format: FORMAT,
+        program: PROGRAM.to_owned(),
+        servers: servers(stream.client().as_ref(), database).await,
+        transcriber: settings.name.clone(),
+        started_at,
+        content,
+        settings: settings.clone(),
+        continues: None,
+        about: None,
+    };
+    let failed = |source| RecordError::Directory { directory: target.directory.clone(), source };
+    let recorder = TranscriberRecorder::new(vec![], header, &nonce()?).map_err(failed)?;
+    Ok(Some(record::start(&target, Subject { name: &settings.name, started_at, content }, recorder, clock)?))
 }
 
 fn log_ended(Counters { unstored, unpublished, .. }: &Counters) {
@@ -186,14 +255,23 @@ fn context(args: &NatsArgs, connection: &NatsConnection) -> jetstream::Context {
     jetstream::with_prefix(connection.client.clone(), &args.js_api_prefix())
 }
 
-fn settings(args: &TranscriberArgs, stream: StreamState) -> Result<Settings, TranscriberError> {
-    let name = args.name.clone().unwrap_or_else(own_name);
+/// What makes one start different from every other one.
+///
+/// # Errors
+///
+/// The system gives no random bytes.
+pub(crate) fn nonce() -> Result<String, TranscriberError> {
     let mut random = [0; NONCE];
     SystemRandom::new().fill(&mut random).map_err(|_| TranscriberError::Random)?;
-    let nonce = random.iter().fold(String::new(), |mut nonce, byte| {
+    Ok(random.iter().fold(String::new(), |mut nonce, byte| {
         write!(nonce, "{byte:02x}").ok();
         nonce
-    });
+    }))
+}
+
+fn settings(args: &TranscriberArgs, stream: StreamState) -> Result<Settings, TranscriberError> {
+    let name = args.name.clone().unwrap_or_else(own_name);
+    let nonce = nonce()?;
     let (limits, ends) = (&args.limits, &args.ends);
     let size = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
     Ok(Settings {
@@ -204,6 +282,7 @@ fn settings(args: &TranscriberArgs, stream: StreamState) -> Result<Settings, Tra
         lease: ends.lease,
         orphans_interval: ends.lease / 2,
         max_connections: size(limits.max_connections),
+        max_sessions: size(limits.max_sessions),
         max_session_connections: size(limits.max_session_connections),
         max_session_segments: limits.max_segments,
         max_segment_bytes: usize::try_from(limits.max_frame.as_u64()).unwrap_or(usize::MAX),

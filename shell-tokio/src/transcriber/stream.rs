@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use async_nats::{
-    HeaderMap, HeaderValue,
+    Client, HeaderMap, HeaderValue,
     connection::State,
     header::NATS_MESSAGE_ID,
     jetstream::{
@@ -61,6 +61,12 @@ impl Stream {
         Self { context: Arc::default(), state: watch::Sender::new(state) }
     }
 
+    /// A stream that is there for as long as it is used.
+    #[must_use]
+    pub fn over(context: Context) -> Self {
+        Self { context: Arc::new(OnceLock::from(context)), state: watch::Sender::new(StreamState::Available) }
+    }
+
     /// The state, and its changes.
     #[must_use]
     pub fn state(&self) -> watch::Receiver<StreamState> {
@@ -71,6 +77,22 @@ impl Stream {
     pub fn connected(&self, connection: &NatsConnection, context: Context) {
         if self.context.set(context).is_ok() {
             tokio::spawn(watch_connection(connection.clone(), self.state.clone()));
+        }
+    }
+
+    /// The client of the connection, once there is one.
+    #[must_use]
+    pub fn client(&self) -> Option<async_nats::Client> {
+        self.context.get().map(Context::client)
+    }
+
+    /// The same, waited for.
+    pub async fn client_once_connected(&self) -> Client {
+        loop {
+            if let Some(client) = self.client() {
+                return client;
+            }
+            sleep(LOOK).await;
         }
     }
 

@@ -1,11 +1,15 @@
 //! `cargo demo`: three calls end, the processor is killed between saving a summary and announcing it, and every call is
 //! nevertheless announced once.
 //!
-//! Real servers, the real binary, the calls of `fixtures/transcripts`. Ends with code 1 where anything came out wrong. What
+//! `cargo demo --stay` tells nothing: it leaves all that runs which a call in the browser needs, and prints its address.
+//!
+//! Real servers, the real binary, the calls of `fixtures/transcripts`. Two of the calls are delivered through the sockets of a
+//! transcriber, which ends them; the segments of the third one are published late. Ends with code 1 where anything came out wrong. What
 //! happened is drawn on a page, which the demo names at its end.
 
 use std::{
     cell::Cell,
+    env,
     error::Error,
     fmt::Display,
     fs,
@@ -29,12 +33,14 @@ use transcript_core::{
     ids::{Key, Session},
 };
 use transcript_tests::{
+    browser_call::BrowserCall,
     calls::{Call, fixture},
     cargo,
     process_guard::Exit,
     processor::{Processor, ProcessorCommand},
     proxy::{Nats, NatsProxy, NatsTraffic, Rule},
     recording::{Observer, Trace},
+    transcriber::RunningTranscriber,
     wait::wait_until,
     world::TestWorld,
 };
@@ -46,11 +52,16 @@ const CALLS: [&str; 3] = ["olive-oil.ndjson", "festival-lineup.ndjson", "nobody-
 const LATE_CALL: &str = "festival-lineup.ndjson";
 const LATE: &str = "3";
 const LATE_BY: &str = "500ms";
+/// The name of the transcriber.
+const TRANSCRIBER: &str = "transcriber-1";
+/// How long it waits for another socket after the last one has closed.
+const ENDS: [&str; 4] = ["--end-after-close", "200ms", "--end-after-silence", "0s"];
 /// The names of the processors.
 const FIRST: &str = "first";
 const SECOND: &str = "second";
 /// What the page says about itself.
-const ABOUT: &str = "the demo: three calls, a kill between save and publish, and another process that takes over";
+const ABOUT: &str = "the demo: three calls, two of them from their first socket on, a kill between save and publish, and another \
+     process that takes over";
 /// How long any one thing may take. Settling and an ack wait together take some ten seconds.
 const WITHIN: Duration = Duration::from_secs(40);
 
@@ -59,7 +70,15 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 #[tokio::main]
 async fn main() -> ExitCode {
     let story = Story::begin();
-    match tell(&story).await {
+    let told = match env::args().nth(1).as_deref() {
+        None => tell(&story).await,
+        Some("--stay") => match stay(&story).await {
+            Ok(()) => return ExitCode::SUCCESS,
+            Err(error) => Err(error),
+        },
+        Some(_) => Err("usage: cargo demo [--stay]".into()),
+    };
+    match told {
         Ok(problems) if problems.is_empty() => {
             story.heading("ALL WELL: every call has one summary and was announced once");
             ExitCode::SUCCESS
@@ -82,9 +101,24 @@ async fn main() -> ExitCode {
     }
 }
 
+/// Leaves servers, a processor, a transcriber and a page running, on which people hold a call in the browser.
+async fn stay(story: &Story) -> Result<()> {
+    story.heading("A call in the browser");
+    cargo::processor(cargo::Version::Product).await?;
+    story.event("the binary is built");
+    let call = BrowserCall::start(&empty_directory()?).await?;
+    story.event("two servers, a processor, a transcriber and the page run");
+    story.line(format!("  open this address in two windows, and hold a call: {}", call.address()));
+    let servers = call.world.environment().map(|(name, value)| format!("{name}={value}"));
+    story.line(format!("  for commands in another terminal: export {}", servers.join(" ")));
+    story.line("  Ctrl-C ends all of it");
+    tokio::signal::ctrl_c().await?;
+    Ok(())
+}
+
 /// Everything that came out wrong.
 async fn tell(story: &Story) -> Result<Vec<String>> {
-    story.heading("Two servers and a processor");
+    story.heading("Two servers, a transcriber and a processor");
     cargo::processor(cargo::Version::Product).await?;
     story.event("the binary is built");
     let stage = Stage::set(story).await?;
@@ -119,6 +153,10 @@ async fn play(stage: &Stage, story: &Story) -> Result<Vec<String>> {
 
     story.heading("What is left");
     let mut problems = stage.report(story, recovery).await?;
+    let ended = stage.transcriber.process.terminate().await?;
+    if ended != Exit::Code(0) {
+        problems.push(format!("the transcriber came to its end by {ended} when it was asked to end"));
+    }
     if exit != Exit::Code(0) {
         problems.push(format!("the processor came to its end by {exit} when it was asked to end"));
     }
@@ -129,6 +167,7 @@ async fn play(stage: &Stage, story: &Story) -> Result<Vec<String>> {
 struct Stage {
     world: TestWorld,
     proxy: NatsProxy,
+    transcriber: RunningTranscriber,
     calls: Vec<Call>,
     observer: Arc<Mutex<Observer>>,
     /// Of the traces, and of the page.
@@ -144,7 +183,11 @@ impl Stage {
         story.event(&format!("mongod runs at {}", world.mongodb_uri()));
         world.processor("setup").run(WITHIN).await?;
         story.event("streams, consumer and indexes are set up");
-        Ok(Self { world, proxy, calls, observer: Arc::default(), directory: empty_directory()? })
+        let directory = empty_directory()?;
+        let command = world.processor("transcriber").arguments(["--name", TRANSCRIBER]).arguments(ENDS);
+        let transcriber = RunningTranscriber::start(command.argument("--record").argument(&directory)).await?;
+        story.event(&format!("a transcriber runs, pid {}", transcriber.process.pid()));
+        Ok(Self { world, proxy, transcriber, calls, observer: Arc::default(), directory })
     }
 
     /// A processor that reaches NATS through the proxy only, and records what it does.
@@ -160,7 +203,8 @@ impl Stage {
         let plays = CALLS.iter().zip(&self.calls).map(async |(&name, call)| {
             let late = name == LATE_CALL;
             self.play(name, late).run(WITHIN).await?;
-            let lateness = if late { format!(", {LATE} of them {LATE_BY} late") } else { String::new() };
+            let lateness =
+                if late { format!(", {LATE} of them {LATE_BY} late") } else { ", through sockets".to_owned() };
             story.event(&format!("ended: {}, {} segments{lateness}", call.session.key(), call.segments.len()));
             Ok::<_, Box<dyn Error>>(())
         });
@@ -170,7 +214,11 @@ impl Stage {
 
     fn play(&self, name: &str, late: bool) -> ProcessorCommand {
         let play = self.world.processor("play").argument(transcript(name)).arguments(["--speed", "0"]);
-        if late { play.arguments(["--late", LATE, "--late-by", LATE_BY]) } else { play }
+        if late {
+            play.arguments(["--late", LATE, "--late-by", LATE_BY])
+        } else {
+            play.arguments(["--via".to_owned(), format!("ws://{}", self.transcriber.address)])
+        }
     }
 
     /// Tells of every summary as it is saved, until the returned guard is dropped.
@@ -180,7 +228,7 @@ impl Stage {
         Ok(AbortOnDrop(tokio::spawn(narrate(changes, story.clone()))))
     }
 
-    /// Notes every segment as it is stored, until the returned guard is dropped.
+    /// Notes every segment as it is stored that no transcriber tells of, until the returned guard is dropped.
     async fn note_segments(&self) -> Result<AbortOnDrop> {
         let changes = self.world.segments().watch().await?;
         Ok(AbortOnDrop(tokio::spawn(note_stored(changes, self.observer.clone()))))
@@ -319,6 +367,7 @@ async fn note_stored(mut changes: ChangeStream<ChangeStreamEvent<Document>>, obs
         let ids = change
             .full_document
             .as_ref()
+            .filter(|segment| !segment.contains_key("source"))
             .map(|segment| (segment.get_str("conversationId"), segment.get_str("sessionId")));
         if let Some((Ok(conversation), Ok(session))) = ids
             && let Ok(session) = Session::new(conversation, session)

@@ -1,7 +1,8 @@
 //! `cargo transcriber-load`: what the transcriber takes through sockets, on real servers that are started for it.
 //!
-//! The memory of idle connections; acknowledged segments a second; the time until an acknowledgement at half of that; and the
-//! latter two of a loop written by hand, which inserts and publishes one segment after the other.
+//! The memory of idle connections, of connections that stop in the middle of a frame, and of sessions that are opened and
+//! abandoned; acknowledged segments a second; the time until an acknowledgement at half of that; and the latter two of a loop
+//! written by hand, which inserts and publishes one segment after the other.
 
 use std::{
     error::Error,
@@ -11,28 +12,45 @@ use std::{
 };
 
 use clap::Parser;
+use mongodb::bson::{Document, doc};
 use serde_json::json;
 use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
     task::JoinSet,
-    time::{Instant, interval},
+    time::{Instant, interval, timeout},
 };
 use transcript_tests::{
     load::Usage,
     transcriber::{Client, RunningTranscriber, TranscriberError},
     transcriber_by_hand,
+    wait::wait_until,
     world::TestWorld,
 };
+use transcript_transcriber::document::SESSIONS_COLLECTION;
 
 /// Segments of one socket that may wait for their acknowledgement where as much is sent as is taken.
 const WINDOW: usize = 32;
+/// Connections that are opened at the same time.
+const OPENED_AT_ONCE: usize = 64;
+/// How much of a frame is sent by a client that stops in the middle of it: nearly all of the largest one.
+const PART_OF_FRAME: usize = 60 << 10;
+/// How long anything may take that goes on by itself.
+const LONG: Duration = Duration::from_secs(600);
 
 /// Load tests the transcriber: idle connections, throughput, latency at half load, beside a loop written by hand
 #[derive(Debug, Parser)]
 #[command(name = "cargo transcriber-load", max_term_width = 120)]
 struct Options {
     /// Idle connections
-    #[arg(long, value_name = "N", default_value_t = 9000)]
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
     idle: usize,
+    /// Connections that stop in the middle of a frame
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    stalled: usize,
+    /// Sessions that are opened and abandoned without a word
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    abandoned: usize,
     /// Sessions that segments are sent to, one socket each
     #[arg(long, value_name = "N", default_value_t = 100)]
     sessions: usize,
@@ -71,6 +89,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
     if options.idle > 0 {
         writeln!(out, "{}", idle(&world, options.idle).await?)?;
     }
+    if options.stalled > 0 {
+        writeln!(out, "{}", stalled(&world, options.stalled).await?)?;
+    }
+    if options.abandoned > 0 {
+        writeln!(out, "{}", abandoned(&world, options.abandoned).await?)?;
+    }
+    if options.sessions == 0 {
+        return Ok(());
+    }
     let command =
         world.processor("transcriber").arguments(["--max-frame-rate", "100000", "--max-session-connections", "2"]);
     let transcriber = RunningTranscriber::start(command).await?;
@@ -81,28 +108,42 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// Opens a connection for each of so many sessions, some at the same time.
+async fn open_all(
+    address: SocketAddr,
+    prefix: &'static str,
+    connections: usize,
+    mut opened: impl FnMut(Client) -> Result<(), TranscriberError>,
+) -> Result<(), Box<dyn Error>> {
+    let mut opening = JoinSet::new();
+    for number in 0..connections {
+        opening.spawn(async move {
+            let mut client = Client::connect(address, prefix, &format!("{prefix}-{number}"), "", &[]).await?;
+            client.until("ready").await?;
+            Ok::<_, TranscriberError>(client)
+        });
+        if opening.len() >= OPENED_AT_ONCE
+            && let Some(client) = opening.join_next().await
+        {
+            opened(client??)?;
+        }
+    }
+    while let Some(client) = opening.join_next().await {
+        opened(client??)?;
+    }
+    Ok(())
+}
+
 async fn idle(world: &TestWorld, connections: usize) -> Result<String, Box<dyn Error>> {
     let transcriber = RunningTranscriber::start(world.processor("transcriber")).await?;
     let before = Usage::of(transcriber.process.pid())?.resident;
     let begun = Instant::now();
-    let mut opening = JoinSet::new();
     let mut clients = Vec::new();
-    for number in 0..connections {
-        let address = transcriber.address;
-        opening.spawn(async move {
-            let mut client = Client::connect(address, "idle", &format!("session-{number}"), "", &[]).await?;
-            client.until("ready").await?;
-            Ok::<_, TranscriberError>(client)
-        });
-        if opening.len() >= 64
-            && let Some(client) = opening.join_next().await
-        {
-            clients.push(client??);
-        }
-    }
-    while let Some(client) = opening.join_next().await {
-        clients.push(client??);
-    }
+    open_all(transcriber.address, "idle", connections, |client| {
+        clients.push(client);
+        Ok(())
+    })
+    .await?;
     let opened = begun.elapsed();
     let after = Usage::of(transcriber.process.pid())?.resident;
     let each = after.saturating_sub(before) / u64::try_from(connections)?;
@@ -112,6 +153,84 @@ async fn idle(world: &TestWorld, connections: usize) -> Result<String, Box<dyn E
         "{connections} idle connections, a session each, opened in {opened:.1?}: {} MiB before, {} MiB with them, {each} bytes each",
         before >> 20,
         after >> 20
+    ))
+}
+
+/// Clients that stop in the middle of a frame, and read nothing.
+async fn stalled(world: &TestWorld, connections: usize) -> Result<String, Box<dyn Error>> {
+    let command = world.processor("transcriber").arguments(["--silence-timeout", "20s"]);
+    let transcriber = RunningTranscriber::start(command).await?;
+    let before = Usage::of(transcriber.process.pid())?.resident;
+    let mut streams = Vec::new();
+    for number in 0..connections {
+        let mut stream = TcpStream::connect(transcriber.address).await?;
+        let upgrade = format!(
+            "GET /v1/conversations/stalled/sessions/{number} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\n\
+             Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        );
+        stream.write_all(upgrade.as_bytes()).await?;
+        // A masked text frame of 64 KiB (RFC 6455, section 5.2), and only a part of what it announces.
+        let mut frame = vec![0x81, 0xFF, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+        frame.resize(frame.len() + PART_OF_FRAME, b' ');
+        stream.write_all(&frame).await?;
+        streams.push(stream);
+    }
+    let peak = Usage::of(transcriber.process.pid())?.peak;
+    let begun = Instant::now();
+    let mut closing: JoinSet<_> = streams
+        .into_iter()
+        .map(|mut stream| async move {
+            let mut rest = Vec::new();
+            timeout(LONG, stream.read_to_end(&mut rest)).await.is_ok()
+        })
+        .collect();
+    let mut closed = 0;
+    while let Some(ended) = closing.join_next().await {
+        closed += usize::from(ended?);
+    }
+    let lasted = begun.elapsed();
+    let after = Usage::of(transcriber.process.pid())?.resident;
+    transcriber.process.terminate().await?;
+    Ok(format!(
+        "{connections} connections that stop after 60 of the 64 KiB of a frame: {} MiB before, {} MiB at most; {closed} closed \
+         by the transcriber after {lasted:.1?} (--silence-timeout 20s), {} MiB then",
+        before >> 20,
+        peak >> 20,
+        after >> 20
+    ))
+}
+
+/// Sessions that are opened, and whose connection breaks off as soon as they are ready.
+async fn abandoned(world: &TestWorld, sessions: usize) -> Result<String, Box<dyn Error>> {
+    let command = world.processor("transcriber").arguments(["--end-after-break", "20s", "--end-after-silence", "30s"]);
+    let transcriber = RunningTranscriber::start(command).await?;
+    let before = Usage::of(transcriber.process.pid())?.resident;
+    let begun = Instant::now();
+    open_all(transcriber.address, "abandoned", sessions, Client::break_off).await?;
+    let opened = begun.elapsed();
+    let documents = world.database().collection::<Document>(SESSIONS_COLLECTION);
+    let ended = wait_until("all of them have ended", LONG, || async {
+        let ended = doc! { "conversationId": "abandoned", "state": "ended" };
+        match documents.count_documents(ended).await {
+            Ok(count) if usize::try_from(count) == Ok(sessions) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    ended.await?;
+    let lasted = begun.elapsed() - opened;
+    let usage = Usage::of(transcriber.process.pid())?;
+    let stats = world.database().run_command(doc! { "collStats": SESSIONS_COLLECTION }).await?;
+    let number = |field| stats.get_i32(field).map(i64::from).or_else(|_| stats.get_i64(field)).unwrap_or_default();
+    transcriber.process.terminate().await?;
+    Ok(format!(
+        "{sessions} sessions opened and abandoned in {opened:.1?}, all ended {lasted:.1?} later (30 s of silence are waited for): \
+         {} MiB before, {} MiB at most, {} MiB then; a document of {} bytes each, {} MiB of files with all others, {} MiB of indexes",
+        before >> 20,
+        usage.peak >> 20,
+        usage.resident >> 20,
+        number("avgObjSize"),
+        number("storageSize") >> 20,
+        number("totalIndexSize") >> 20
     ))
 }
 

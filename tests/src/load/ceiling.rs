@@ -142,7 +142,7 @@ async fn pull(jetstream: jetstream::Context, pulled: mpsc::UnboundedSender<End>)
     let consumer = stream.create_consumer(config).await?;
     let mut messages = consumer.stream().max_messages_per_batch(PULLED).messages().await?;
     while let Some(message) = messages.try_next().await? {
-        let SessionEnded { session, published_segments } = SessionEnded::parse(&message.payload)?;
+        let SessionEnded { session, published_segments, .. } = SessionEnded::parse(&message.payload)?;
         let reply = message.reply.as_deref().unwrap_or_default().to_owned();
         pulled.send(End { reply, session, segments: published_segments, sequence: 0 })?;
     }

@@ -5,6 +5,7 @@
 
 mod mongo;
 mod nats;
+mod tcp;
 
 use std::{
     fmt::Debug,
@@ -26,6 +27,7 @@ use tokio::{
 pub use self::{
     mongo::{Mongo, MongoFrame, MongoTraffic},
     nats::{Message, Nats, NatsFrame, NatsTraffic, Operation},
+    tcp::Tcp,
 };
 
 /// Frames of one direction of a connection that are read while an earlier one waits. More than that stays with the sender,
@@ -36,6 +38,8 @@ const READ_AHEAD: usize = 4096;
 pub type NatsProxy = Proxy<Nats>;
 /// A proxy before a mongod. Clients must be told to connect to it alone (`directConnection=true`), or the server names itself.
 pub type MongoProxy = Proxy<Mongo>;
+/// A proxy before any server.
+pub type TcpProxy = Proxy<Tcp>;
 
 /// What is known of one connection's protocol.
 pub trait Wire: Default + Debug + Send + 'static {

@@ -111,6 +111,7 @@ impl Observer {
             started_at: self.started_at,
             content: of_core.map_or(Content::Redacted, |header| header.content),
             settings: of_core.map_or_else(Settings::default, |header| header.settings.clone()),
+            pull_expires: None,
             continues: None,
             session: None,
             about: Some(about.to_owned()),

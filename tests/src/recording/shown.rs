@@ -109,6 +109,8 @@ impl Shown {
             | Input::Stale(_)
             | Input::Consumer(_)
             | Input::Woken
+            | Input::Quiet
+            | Input::Resume
             | Input::Drain
             | Input::DeliveriesStopped => {}
         }

@@ -7,16 +7,30 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use serde::Serialize;
 use thiserror::Error;
 use transcript_core::{Processor, SettingsError, Time, WallTime};
 use transcript_processor::service::record::is_trace_file;
-use transcript_trace::{Entry, Follower, Header, Line, Note, ReadError, Reader, Said};
+use transcript_trace::{
+    Entry, Follower, Header, Line, Note, ReadError, Reader, Said, TranscriberEntry, TranscriberHeader,
+};
 
 /// A trace, part by part.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Trace {
-    /// Its parts.
+    /// The parts of processors and of observers.
     pub parts: Vec<TracePart>,
+    /// The parts of transcribers.
+    pub transcribers: Vec<TranscriberPart>,
+}
+
+/// What one transcriber recorded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TranscriberPart {
+    /// Its first line.
+    pub header: TranscriberHeader,
+    /// The others.
+    pub entries: Vec<TranscriberEntry>,
 }
 
 /// What one process recorded, or what was noted beside.
@@ -76,13 +90,17 @@ impl Trace {
         let mut whole = Self::default();
         for file in files {
             match Self::read(&file) {
-                Ok(trace) => whole.parts.extend(trace.parts),
+                Ok(trace) => {
+                    whole.parts.extend(trace.parts);
+                    whole.transcribers.extend(trace.transcribers);
+                }
                 // It has just been made.
                 Err(TraceError::Read { source: ReadError::Empty, .. }) => {}
                 Err(error) => return Err(error),
             }
         }
         whole.parts.sort_by_key(|part| part.header.started_at);
+        whole.transcribers.sort_by_key(|part| part.header.started_at);
         Ok(whole)
     }
 
@@ -94,7 +112,13 @@ impl Trace {
                 Ok(Line::Entry(entry)) => trace.parts.last_mut().into_iter().for_each(|part| {
                     part.entries.push((*entry).clone());
                 }),
-                Err(ReadError::CutOff { .. }) if !trace.parts.is_empty() => {}
+                Ok(Line::TranscriberHeader(header)) => {
+                    trace.transcribers.push(TranscriberPart { header: *header, entries: vec![] });
+                }
+                Ok(Line::TranscriberEntry(entry)) => {
+                    trace.transcribers.last_mut().into_iter().for_each(|part| part.entries.push((*entry).clone()));
+                }
+                Err(ReadError::CutOff { .. }) if !(trace.parts.is_empty() && trace.transcribers.is_empty()) => {}
                 Err(ReadError::CutOff { .. }) => return Err(ReadError::Empty),
                 Err(error) => return Err(error),
             }
@@ -109,13 +133,11 @@ impl Trace {
     /// Something in it cannot be JSON.
     pub fn text(&self) -> Result<String, serde_json::Error> {
         let mut text = String::new();
+        for part in &self.transcribers {
+            add(&mut text, &part.header, &part.entries)?;
+        }
         for part in &self.parts {
-            text.push_str(&serde_json::to_string(&part.header)?);
-            text.push('\n');
-            for entry in &part.entries {
-                text.push_str(&serde_json::to_string(entry)?);
-                text.push('\n');
-            }
+            add(&mut text, &part.header, &part.entries)?;
         }
         Ok(text)
     }
@@ -123,7 +145,8 @@ impl Trace {
     /// The parts of one processor, over all its lives.
     #[must_use]
     pub fn of(&self, processor: &str) -> Self {
-        Self { parts: self.parts.iter().filter(|part| part.is_of(processor)).cloned().collect() }
+        let parts = self.parts.iter().filter(|part| part.is_of(processor)).cloned().collect();
+        Self { parts, transcribers: vec![] }
     }
 
     /// How many jobs the processors that still run have in hand.
@@ -144,6 +167,16 @@ impl Trace {
         let begun = |part: &&mut TracePart| part.is_of(processor) && part.header.started_at <= at;
         self.parts.iter_mut().filter(begun).last()
     }
+}
+
+fn add(text: &mut String, header: &impl Serialize, entries: &[impl Serialize]) -> Result<(), serde_json::Error> {
+    text.push_str(&serde_json::to_string(header)?);
+    text.push('\n');
+    for entry in entries {
+        text.push_str(&serde_json::to_string(entry)?);
+        text.push('\n');
+    }
+    Ok(())
 }
 
 impl TracePart {

@@ -3,7 +3,7 @@
 mod fetch;
 mod mongod;
 mod nats;
-mod port;
+pub(crate) mod port;
 mod process;
 
 use std::{io, time::Duration};

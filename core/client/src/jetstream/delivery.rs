@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use transcript_core::{Delivery, Payload, WallTime, contract::REDRIVE_OF_HEADER};
 
-use super::frame::{Message, header};
+use super::frame::{Message, header, trace_context};
 
 /// Names of the headers that the server adds where a consumer delivers headers only.
 const SIZE_HEADER: &str = "Nats-Msg-Size";
@@ -43,6 +43,7 @@ impl AckSubject {
 
     pub(super) fn delivery(self, message: Message) -> Delivery {
         let redrive_of = redrive_of(&message);
+        let trace_context = trace_context(&message.headers).map(Arc::new);
         Delivery {
             stream_sequence: self.stream_sequence,
             attempt: self.deliveries,
@@ -50,6 +51,7 @@ impl AckSubject {
             received_at: message.received_at,
             reply: message.reply.unwrap_or_default(),
             redrive_of,
+            trace_context,
             payload: Payload(message.payload),
         }
     }

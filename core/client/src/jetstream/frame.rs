@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use transcript_core::WallTime;
+use transcript_core::{WallTime, contract::trace_context::TraceContext};
 
 /// The headers of a message in their order; names can repeat.
 pub type Headers = Vec<(Cow<'static, str>, String)>;
@@ -55,7 +55,13 @@ pub struct Status {
     /// The code.
     pub code: u16,
     /// The rest of the line.
-    pub description: String,
+    pub description: Cow<'static, str>,
+}
+
+/// The trace that a message with these headers belongs to.
+#[must_use]
+pub fn trace_context(headers: &Headers) -> Option<TraceContext> {
+    TraceContext::of_headers(headers.iter().map(|(name, value)| (&**name, value.as_str())))
 }
 
 /// The first value of a header. Names are compared as nats-server does, letter by letter.

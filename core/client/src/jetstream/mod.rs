@@ -55,14 +55,14 @@ mod tests;
 use std::{sync::Arc, time::Duration};
 
 use transcript_core::{
-    Effect, Time,
+    Effect, SpanIds, Time,
     contract::{CONSUMER, TRANSCRIPTION_STREAM},
     ids::EffectId,
 };
 
 pub use self::{
     client::JetStream,
-    frame::{Address, Frame, Headers, Message, Status, header},
+    frame::{Address, Frame, Headers, Message, Status, header, trace_context},
     publication::RAW_HEADERS_HEADER,
 };
 
@@ -230,6 +230,9 @@ pub struct Settings {
     pub max_unwritten: u64,
     /// How often the consumer is looked at.
     pub consumer_every: Duration,
+    /// The numbers of the process's spans: a notification names the one that sent it. `None` where no spans are told: then
+    /// the trace of its end goes on as it came.
+    pub spans: Option<SpanIds>,
 }
 
 /// The default of [`Settings::request_timeout`].
@@ -261,6 +264,7 @@ impl Default for Settings {
             max_bytes: 4 << 20,
             max_unwritten: 1024,
             consumer_every: Duration::from_secs(10),
+            spans: None,
         }
     }
 }

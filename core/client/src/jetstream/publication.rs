@@ -19,6 +19,7 @@ use transcript_core::{
     contract::{
         ATTEMPTS_HEADER, Announcement, DEAD_LETTER_SUBJECT, DeadLetter, Notification, PROCESSOR_HEADER, REASON_HEADER,
         REDRIVE_OF_HEADER, SESSION_ENDED_SUBJECT, STREAM_SEQUENCE_HEADER, TIME_HEADER, free_message_id, redrive_id,
+        trace_context::TraceContext,
     },
     event::SessionEnded,
     ids::Key,
@@ -30,7 +31,7 @@ use serde::Deserialize;
 
 use super::{
     error::{ApiError, WRONG_LAST_SEQUENCE, WRONG_LAST_SEQUENCE_UNTOLD},
-    frame::Headers,
+    frame::{Headers, trace_context},
     raw::{RawMessage, ReadError, Which},
 };
 
@@ -53,6 +54,8 @@ pub(super) struct Publication {
     step: Step,
     /// The message itself, once it is known.
     payload: Vec<u8>,
+    /// The trace that it belongs to.
+    trace_context: Option<TraceContext>,
     /// How many of its ids belong to other messages.
     taken: u32,
     /// The last message of the subject, where the subject has to be this one's own.
@@ -66,6 +69,7 @@ pub(super) enum Content {
         key: Key,
         announcement: Announcement,
         notification: Notification,
+        trace_context: Option<TraceContext>,
     },
     DeadLetter(Arc<DeadLetter>),
     /// A message that no client can be given.
@@ -134,13 +138,17 @@ struct PubAck {
 }
 
 impl Publication {
-    pub(super) fn new(content: Content) -> Self {
+    pub(super) fn new(mut content: Content) -> Self {
+        let trace_context = match &mut content {
+            Content::Announcement { trace_context, .. } => trace_context.take(),
+            Content::DeadLetter(_) | Content::Undeliverable { .. } | Content::Redriven { .. } => None,
+        };
         let (step, payload) = match &content {
             Content::Announcement { .. } => (Step::Publish, vec![]),
             Content::Undeliverable { message, .. } => (Step::Publish, message.payload.clone()),
             Content::DeadLetter(_) | Content::Redriven { .. } => (Step::Original, vec![]),
         };
-        Self { content, step, payload, taken: 0, last: 0 }
+        Self { content, step, payload, trace_context, taken: 0, last: 0 }
     }
 
     pub(super) fn content(&self) -> &Content {
@@ -157,6 +165,7 @@ impl Publication {
                 let payload = self.content.payload(&self.payload)?;
                 let mut headers = self.content.headers(envelope.name);
                 let id = free_message_id(self.content.message_id(), self.taken);
+                headers.extend(self.trace_context.iter().flat_map(TraceContext::headers));
                 headers.push(("Nats-Msg-Id".into(), id));
                 headers.push(("Nats-Expected-Stream".into(), envelope.stream.to_owned()));
                 if self.content.has_own_subject() {
@@ -206,7 +215,11 @@ impl Publication {
 
     fn original(&mut self, read: Result<RawMessage, ReadError>, envelope: Envelope<'_>) -> Progress {
         let payload = match read {
-            Ok(message) => Some(message.payload),
+            Ok(message) => {
+                // A dead letter, and an end that is published again, are of the trace of their original.
+                self.trace_context = trace_context(&message.headers());
+                Some(message.payload)
+            }
             Err(ReadError::NotFound) => None,
             Err(error) => return Progress::Failed(unreadable(error)),
         };

@@ -364,7 +364,7 @@ mod tests {
     }
 
     fn status(code: u16, description: &str) -> Status {
-        Status { code, description: description.to_owned() }
+        Status { code, description: description.to_owned().into() }
     }
 
     #[test]

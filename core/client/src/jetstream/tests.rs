@@ -5,7 +5,11 @@ use std::{sync::Arc, time::Duration};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use transcript_core::{
     Acknowledgement, Effect, Input as CoreInput, Report, Time, WallTime,
-    contract::{Announcement, DEAD_LETTER_SUBJECT, DeadLetter, Notification, PROCESSED_SUBJECT, SEGMENT_SUBJECT},
+    contract::{
+        Announcement, DEAD_LETTER_SUBJECT, DeadLetter, Notification, PROCESSED_SUBJECT, SEGMENT_SUBJECT,
+        trace_context::TraceContext,
+    },
+    event::SessionEnded,
     ids::{EffectId, Session},
 };
 
@@ -27,7 +31,11 @@ struct Bench {
 impl Bench {
     /// A client that is connected, and has looked at its consumer and asked for `deliveries` messages.
     fn new(deliveries: u64) -> Self {
-        let client = JetStream::new(Settings::default());
+        Self::with(deliveries, Settings::default())
+    }
+
+    fn with(deliveries: u64, settings: Settings) -> Self {
+        let client = JetStream::new(settings);
         let (frames, told, notes, problems) = (vec![], vec![], vec![], vec![]);
         let mut bench = Self { client, now: Time::ZERO, frames, told, notes, problems, wake_up: None };
         bench.handle(Input::Allow { deliveries });
@@ -58,6 +66,11 @@ impl Bench {
         }
     }
 
+    /// Answers the last look at the consumer: nothing is under way but what was handed over between these two places.
+    fn looked(&mut self, floor: u64, delivered: u64) {
+        self.answer("CONSUMER.INFO", &info(floor, delivered, ""));
+    }
+
     fn pass(&mut self, span: Duration) {
         self.now = self.now.after(span);
         self.handle(Input::Woken);
@@ -73,10 +86,16 @@ impl Bench {
     }
 
     fn receive(&mut self, token: u64, reply: Option<&str>, status: Option<(u16, &str)>, payload: &[u8]) {
-        let status = status.map(|(code, description)| Status { code, description: description.to_owned() });
+        let status = status.map(|(code, description)| Status { code, description: description.to_owned().into() });
         let (to, reply, payload) = (Address::Inbox(token), reply.map(Arc::from), payload.to_vec());
         let received_at = WallTime::from_millis(1);
         self.handle(Input::Received(Message { to, reply, status, headers: vec![], payload, received_at }));
+    }
+
+    /// Hands the message at this place over.
+    fn deliver(&mut self, place: u64) {
+        let reply = format!("$JS.ACK.TRANSCRIPTION.transcript-processor.1.{place}.{place}.0.0");
+        self.receive(0, Some(&reply), None, b"{}");
     }
 
     /// Answers the last request to such a subject.
@@ -122,7 +141,7 @@ fn notification(segments: u64) -> Notification {
 
 fn publish() -> Effect {
     let announcement = Announcement::Processed;
-    Effect::Publish { key: session().key(), announcement, notification: notification(4) }
+    Effect::Publish { key: session().key(), announcement, notification: notification(4), trace_context: None }
 }
 
 fn ack(sequence: u64) -> Effect {
@@ -158,6 +177,80 @@ fn a_message_with_an_acknowledgement_subject_is_a_message_whatever_its_status_li
     assert_eq!(bench.count("MSG.NEXT"), 2, "it has brought all that was asked for");
 }
 
+const TRACEPARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+fn trace() -> Option<Arc<TraceContext>> {
+    TraceContext::of_headers([("traceparent", TRACEPARENT), ("tracestate", "a=1")].into_iter()).map(Arc::new)
+}
+
+/// The trace that a frame belongs to, as its headers have it.
+fn trace_headers(frame: &Frame) -> [Option<&str>; 2] {
+    ["traceparent", "tracestate"].map(|name| header(&frame.headers, name))
+}
+
+#[test]
+fn the_trace_of_an_end_comes_with_its_delivery() {
+    let mut bench = Bench::new(5);
+    let headers = vec![("Traceparent".into(), TRACEPARENT.to_owned()), ("tracestate".into(), "a=1".to_owned())];
+    let (to, reply, payload) = (Address::Published, Some(REPLY.into()), b"{}".to_vec());
+    let received_at = WallTime::from_millis(1);
+    bench.handle(Input::Received(Message { to, reply, status: None, headers, payload, received_at }));
+    let Some(CoreInput::Delivered(delivery)) = bench.told.last() else { panic!("{:?}", bench.told) };
+    assert_eq!(delivery.trace_context, trace());
+}
+
+#[test]
+fn a_notification_is_of_the_trace_of_its_end_also_when_it_is_tried_again() {
+    let mut bench = Bench::new(0);
+    let (key, announcement) = (session().key(), Announcement::Revised { revision: 2 });
+    let effect = Effect::Publish { key, announcement, notification: notification(4), trace_context: trace() };
+    bench.perform(effect.clone());
+    let expected = [Some(TRACEPARENT), Some("a=1")];
+    assert_eq!(trace_headers(bench.sent("transcript.revised")), expected);
+    bench.answer("transcript.revised", r#"{"error":{"code":503,"err_code":10008,"description":"x"}}"#);
+    bench.handle(Input::Perform { id: effect_id(1, 2), effect });
+    assert_eq!(bench.count("transcript.revised"), 2);
+    assert_eq!(trace_headers(bench.sent("transcript.revised")), expected);
+    bench.perform(publish());
+    assert_eq!(trace_headers(bench.sent(PROCESSED_SUBJECT)), [None, None], "an end without one");
+}
+
+#[test]
+fn where_spans_are_told_a_notification_names_the_one_that_sent_it() {
+    let spans = transcript_core::SpanIds::new(7);
+    let mut bench = Bench::with(0, Settings { spans: Some(spans), ..Settings::default() });
+    let (key, announcement) = (session().key(), Announcement::Processed);
+    let effect = Effect::Publish { key, announcement, notification: notification(4), trace_context: trace() };
+    let id = bench.perform(effect);
+    let sent_by = spans.of_announcement(id.job, announcement, trace().as_deref()).to_string();
+    assert!(sent_by.starts_with(&TRACEPARENT[..36]) && sent_by != TRACEPARENT, "{sent_by}");
+    assert_eq!(trace_headers(bench.sent(PROCESSED_SUBJECT)), [Some(&*sent_by), Some("a=1")]);
+    bench.perform(publish());
+    let [of_its_own, _] = trace_headers(bench.sent(PROCESSED_SUBJECT));
+    assert_eq!(of_its_own, Some(&*spans.of_announcement(id.job, announcement, None).to_string()));
+}
+
+#[test]
+fn what_is_made_from_a_message_is_of_its_trace() {
+    let mut bench = Bench::new(0);
+    let headers = format!("NATS/1.0\r\nTraceparent: {TRACEPARENT}\r\ntracestate: a=1\r\n\r\n");
+    let ended = SessionEnded { session: session(), published_segments: 1, reprocess: 0 };
+    for (effect, subject) in [
+        (Effect::Republish { stream_sequence: 7, ended }, "transcription.session-ended"),
+        (Effect::DeadLetter { dead_letter: Arc::new(dead_letter("no JSON")) }, DEAD_LETTER_SUBJECT),
+    ] {
+        bench.perform(effect);
+        bench.answer_read("transcription.session-ended", &headers, "the end");
+        assert_eq!(trace_headers(bench.sent(subject)), [Some(TRACEPARENT), Some("a=1")], "{subject}");
+        bench.answer(subject, r#"{"seq":9}"#);
+    }
+}
+
+fn dead_letter(reason: &str) -> DeadLetter {
+    let (reason, at) = (reason.to_owned(), WallTime::from_millis(5));
+    DeadLetter { stream_sequence: 7, attempts: 5, reason, at, ended: None }
+}
+
 #[test]
 fn a_duplicate_counts_where_it_is_this_announcement() {
     let mut bench = Bench::new(0);
@@ -188,7 +281,12 @@ fn a_duplicate_of_another_message_is_published_under_other_ids() {
 fn an_occupied_subject_is_looked_at() {
     let mut bench = Bench::new(0);
     let announcement = Announcement::ProcessedOnce;
-    bench.perform(Effect::Publish { key: session().key(), announcement, notification: notification(4) });
+    bench.perform(Effect::Publish {
+        key: session().key(),
+        announcement,
+        notification: notification(4),
+        trace_context: None,
+    });
     let expected = |bench: &Bench| {
         header(&bench.sent("transcript.processed.c:s").headers, "Nats-Expected-Last-Subject-Sequence")
             .map(str::to_owned)
@@ -204,14 +302,7 @@ fn an_occupied_subject_is_looked_at() {
 #[test]
 fn the_dead_letter_of_another_message_is_not_this_one() {
     let mut bench = Bench::new(0);
-    let dead_letter = DeadLetter {
-        stream_sequence: 7,
-        attempts: 5,
-        reason: "a\r\nNats-Msg-Id: x".to_owned(),
-        at: WallTime::from_millis(5),
-        ended: None,
-    };
-    bench.perform(Effect::DeadLetter { dead_letter: dead_letter.into() });
+    bench.perform(Effect::DeadLetter { dead_letter: dead_letter("a\r\nNats-Msg-Id: x").into() });
     bench.answer_read("transcription.session-ended", "", "the end");
     let sent = bench.sent(DEAD_LETTER_SUBJECT);
     assert_eq!((message_id(sent), sent.payload.as_slice()), (Some("dead-letter-7"), b"the end".as_slice()));
@@ -227,6 +318,7 @@ fn the_dead_letter_of_another_message_is_not_this_one() {
 #[test]
 fn an_outage_keeps_one_request_for_each_job_and_sends_it_once_afterwards() {
     let mut bench = Bench::new(0);
+    bench.looked(0, 10_000);
     for job in 1..=10_000 {
         bench.handle(Input::Perform { id: effect_id(job, 1), effect: ack(job) });
     }
@@ -244,15 +336,67 @@ fn an_outage_keeps_one_request_for_each_job_and_sends_it_once_afterwards() {
     assert!(bench.client.pending() <= before, "{} of {before}", bench.client.pending());
     assert_eq!(bench.count("$JS.ACK"), 10_000, "nothing is sent without a connection");
     bench.connect(30);
+    bench.looked(0, 10_000);
     assert_eq!(bench.count("$JS.ACK"), 20_000, "one request for each");
     assert_eq!(bench.wake_up.map(|it| it.timer), Some(Timer::Answer));
+}
+
+/// A server that was killed drops an acknowledgement of a delivery that it has forgotten, and hands the message over again.
+#[test]
+fn a_delivery_that_the_server_has_forgotten_is_acknowledged_once() {
+    let mut bench = Bench::new(10);
+    bench.looked(0, 0);
+    for place in 1..=3 {
+        bench.deliver(place);
+    }
+    bench.handle(Input::Disconnected);
+    for job in 1..=3 {
+        bench.handle(Input::Perform { id: effect_id(job, 1), effect: ack(job) });
+    }
+    bench.connect(3);
+    assert_eq!(bench.count("$JS.ACK"), 0, "nobody knows yet which deliveries the server knows");
+    bench.looked(0, 1);
+    assert_eq!((bench.count("$JS.ACK"), bench.count(".1.1.1.")), (1, 1), "it has forgotten the others");
+    bench.deliver(2);
+    assert_eq!(bench.count("$JS.ACK"), 2, "it knows this one again");
+    // Another process was given the last one: so the consumer shows.
+    bench.pass(Settings::default().consumer_every);
+    bench.looked(0, 3);
+    assert_eq!(bench.count("$JS.ACK"), 3);
+    bench.pass(Duration::from_secs(1));
+    assert_eq!(bench.count("$JS.ACK"), 3, "each was acknowledged once");
+}
+
+#[test]
+fn acknowledgements_do_not_wait_for_a_consumer_that_cannot_be_looked_at() {
+    let mut bench = Bench::new(0);
+    bench.perform(ack(7));
+    assert_eq!(bench.count("$JS.ACK"), 0);
+    bench.pass(Settings::default().request_timeout);
+    assert_eq!(bench.count("$JS.ACK"), 1);
+}
+
+/// The core asks anew before the server has said anything.
+#[test]
+fn an_acknowledgement_that_is_held_and_asked_for_again_is_sent_once() {
+    let mut bench = Bench::new(0);
+    for number in 1..=2 {
+        bench.handle(Input::Perform { id: effect_id(1, number), effect: ack(7) });
+    }
+    bench.looked(0, 7);
+    assert_eq!(bench.count("$JS.ACK"), 1);
+    bench.answer("$JS.ACK", "");
+    let id = effect_id(1, 2);
+    assert!(
+        matches!(bench.told.last(), Some(CoreInput::Reported { effect, report: Report::Acknowledged }) if *effect == id)
+    );
 }
 
 #[test]
 fn a_time_out_runs_from_when_the_request_is_sent() {
     let mut bench = Bench::new(0);
     bench.handle(Input::Disconnected);
-    bench.perform(ack(1));
+    bench.perform(publish());
     bench.pass(Duration::from_secs(60));
     assert_eq!(bench.told, []);
     bench.connect(1);
@@ -296,7 +440,7 @@ fn no_more_is_given_to_be_written_than_may_wait() {
     let mut client = JetStream::new(Settings { max_unwritten: 10, ..Settings::default() });
     client.handle(Time::ZERO, Input::Connected { max_payload: 1 << 20, failed_attempts: 0 });
     for job in 1..=50 {
-        client.handle(Time::ZERO, Input::Perform { id: effect_id(job, 1), effect: ack(job) });
+        client.handle(Time::ZERO, Input::Perform { id: effect_id(job, 1), effect: publish() });
     }
     let sent = |client: &mut JetStream| {
         std::iter::from_fn(|| Some(client.poll_output())).take_while(|it| matches!(it, Output::Send(_))).count()

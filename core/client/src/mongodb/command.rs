@@ -52,8 +52,7 @@ pub enum Command {
         /// How many bytes of documents are read at most. A page ends before the segment that does not fit.
         max_bytes: u64,
     },
-    /// Store summaries, each unless one of a later version of the segments is stored, or an announced one of the same:
-    /// [`Reply::Written`].
+    /// Store summaries, each unless one is stored that is [ahead of it](Stored::is_ahead_of): [`Reply::Written`].
     Save {
         /// The summaries.
         summaries: Vec<Arc<Summary>>,

@@ -43,7 +43,7 @@ fn mark(number: u64) -> Request {
 }
 
 fn stored(segments: u64) -> Stored {
-    Stored { segments, complete: true, notified: None, revision: 1, revised: None, edits: 0 }
+    Stored { segments, complete: true, notified: None, revision: 1, revised: None, edits: 0, reprocess: 0 }
 }
 
 /// A client, with what it said sorted.

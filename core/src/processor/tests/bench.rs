@@ -325,7 +325,7 @@ pub(super) const LATER: ExpectedEffect<'_> = Nak(Duration::from_secs(30));
 /// What comes to nothing is a dead letter before it is terminated.
 pub(super) const DEAD_LETTERED: Report = Report::DeadLettered { stream_sequence: 9 };
 pub(super) const STORED: Stored =
-    Stored { segments: 2, complete: true, notified: None, revision: 1, revised: None, edits: 0 };
+    Stored { segments: 2, complete: true, notified: None, revision: 1, revised: None, edits: 0, reprocess: 0 };
 pub(super) const NOTIFIED: Option<Notified> = Some(Notified { stream_sequence: 4, at: WallTime::from_millis(1) });
 
 pub(super) fn delivery(sequence: u64, attempt: u64, payload: &[u8]) -> Delivery {
@@ -336,12 +336,18 @@ pub(super) fn delivery(sequence: u64, attempt: u64, payload: &[u8]) -> Delivery 
         received_at: WallTime::from_millis(STORED_AT),
         reply: if attempt == 1 { format!("reply.{sequence}") } else { format!("reply.{sequence}.{attempt}") }.into(),
         redrive_of: None,
+        trace_context: None,
         payload: Payload(payload.to_vec()),
     }
 }
 
 pub(super) fn ended(session: &str, published: u64) -> String {
     format!(r#"{{"conversationId":"c","sessionId":"{session}","publishedSegments":{published}}}"#)
+}
+
+/// The end by which an operator asks for the call to be processed again.
+pub(super) fn asked_again(session: &str, request: u64) -> String {
+    format!(r#"{{"conversationId":"c","sessionId":"{session}","publishedSegments":2,"reprocess":{request}}}"#)
 }
 
 pub(super) fn dead_letter(bench: &Bench) -> Arc<DeadLetter> {

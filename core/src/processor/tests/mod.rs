@@ -12,6 +12,7 @@ use crate::{
 mod bench;
 mod drain;
 mod faults;
+mod journal;
 mod orders;
 mod table;
 
@@ -82,7 +83,7 @@ fn the_notification_tells_of_the_summary_that_is_stored() {
     let mut bench = Bench::saving(settings());
     bench.report(SAVE, Report::Saved(Stored { segments: 5, complete: false, ..STORED }));
     let (_, effect) = bench.asked.front().expect("it publishes").clone();
-    let Effect::Publish { key, announcement, notification } = effect else { panic!("{effect}") };
+    let Effect::Publish { key, announcement, notification, .. } = effect else { panic!("{effect}") };
     assert_eq!(
         (announcement.message_id(&key), announcement.subject(&key)),
         ("c:s".into(), "transcript.processed".into())
@@ -324,7 +325,7 @@ fn a_stale_summary_is_replaced_and_the_new_one_announced() {
     bench.settle("s", &[2, 2]).report(LOAD, Report::Loaded(page(0..2, None)));
     bench.report(SAVE, Report::Saved(Stored { notified: NOTIFIED, revision: 3, revised: Some(2), ..STORED }));
     let (_, effect) = bench.asked.front().expect("it publishes").clone();
-    let Effect::Publish { key, announcement, notification } = effect else { panic!("{effect}") };
+    let Effect::Publish { key, announcement, notification, .. } = effect else { panic!("{effect}") };
     assert_eq!(announcement.message_id(&key), "c:s%r3");
     assert_eq!(notification.revision, Some(3));
     bench.report(Revision(EffectKind::Publish, 3), Report::Published { stream_sequence: 9, segments: 2, edits: 0 });
@@ -350,6 +351,83 @@ fn a_summary_replaced_by_a_second_delivery_is_announced_as_a_revision_where_that
         bench.report(SAVE, Report::Saved(Stored { notified: NOTIFIED, revision: 2, ..STORED }));
         assert!(bench.asks(next), "{:?}", bench.asked);
     }
+}
+
+#[test]
+fn a_call_that_is_asked_for_again_is_summarised_again_and_announced_by_every_processor() {
+    for revise in [true, false] {
+        let mut bench = Bench::new(Settings { revise, ..settings() });
+        bench.deliver_payload(8, 0, asked_again("s", 1).as_bytes()).settle("s", &[2, 2]);
+        bench.report(LOAD, Report::Loaded(page(0..2, None)));
+        assert_eq!(saved_summary(&bench).reprocess, 1);
+        let stored = Stored { notified: NOTIFIED, revision: 2, reprocess: 1, ..STORED };
+        bench.report(SAVE, Report::Saved(stored));
+        bench.report(Revision(EffectKind::Publish, 2), Report::Published { stream_sequence: 9, segments: 2, edits: 0 });
+        bench.report(Revision(EffectKind::Mark, 2), Report::Marked).report(Ack, Report::Acknowledged).nothing_asked();
+    }
+}
+
+/// What this processor has just been done with may have been summarised before it was corrected.
+#[test]
+fn a_request_to_process_a_call_again_is_not_covered_by_an_end_without_one() {
+    let announced = Stored { notified: NOTIFIED, ..STORED };
+    for (stored, is_answered) in
+        [(announced, false), (Stored { reprocess: 1, ..announced }, true), (Stored { reprocess: 2, ..announced }, true)]
+    {
+        let mut bench = Bench::acknowledging(settings());
+        bench.report(Ack, Report::Acknowledged).deliver_payload(8, 0, asked_again("s", 1).as_bytes());
+        bench.report(CHECK, Report::Checked(Some(stored)));
+        assert_eq!(bench.asks(Ack), is_answered, "{:?}", bench.asked);
+    }
+    // The same while the first job is still at work.
+    let mut bench = Bench::marking(settings());
+    bench.deliver_payload(8, 0, asked_again("s", 1).as_bytes());
+    bench.report(MARK, Report::Marked).report(Ack, Report::Acknowledged);
+    assert_eq!(bench.state(), [State::Quiet], "{:?}", bench.asked);
+}
+
+#[test]
+fn a_request_that_used_up_its_deliveries_is_a_dead_letter_unless_it_is_answered() {
+    let announced = Stored { notified: NOTIFIED, ..STORED };
+    let answered = Stored { reprocess: 1, revision: 2, revised: Some(2), ..announced };
+    for (stored, is_kept) in [(announced, true), (Stored { revised: None, ..answered }, true), (answered, false)] {
+        let mut bench = Bench::new(settings());
+        bench.exhaust_with(7, &asked_again("s", 1));
+        if is_kept {
+            bench.check_until_dead_letter(Some(stored));
+        } else {
+            bench.report(CHECK, Report::Checked(Some(stored))).nothing_asked();
+            assert_eq!(bench.processor.in_flight(), 0);
+        }
+    }
+}
+
+#[test]
+fn a_quiet_processor_wants_nothing_finishes_what_it_has_and_goes_on_when_told() {
+    let mut bench = Bench::saving(Settings { revise: true, ..settings() });
+    let before = bench.processor.allowance();
+    bench.handle(Input::Quiet).handle(Input::Quiet);
+    assert!(bench.processor.is_quiet() && !bench.processor.is_draining());
+    assert_eq!((bench.processor.room(), bench.processor.allowance()), (0, 1));
+    bench.outgrow("other");
+    assert_eq!(bench.processor.in_flight(), 1, "nothing is begun");
+    bench
+        .report(SAVE, Report::Saved(STORED))
+        .report(PUBLISH, Report::Published { stream_sequence: 9, segments: 2, edits: 0 });
+    bench.report(MARK, Report::Marked).report(Ack, Report::Acknowledged).nothing_asked();
+    // What JetStream had sent by then is not refused.
+    bench.deliver(8, "late", 2);
+    assert_eq!((bench.processor.in_flight(), bench.processor.room()), (1, 0));
+    bench.handle(Input::Resume);
+    assert!(!bench.processor.is_quiet() && bench.processor.allowance() > before);
+}
+
+#[test]
+fn a_quiet_processor_drains_like_any_other() {
+    let mut bench = Bench::saving(settings());
+    bench.handle(Input::Quiet).handle(Input::Drain).handle(Input::Resume);
+    assert!(bench.processor.is_draining(), "who drains does not go on");
+    assert_eq!(bench.processor.room(), 0);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Makes steps and bands of the lines of a trace.
 
+mod transcriber;
 mod troubles;
 
 use std::{sync::Arc, time::Duration};
@@ -10,6 +11,7 @@ use transcript_core::{
     ids::{EffectId, JobId, Session},
 };
 
+pub(super) use self::transcriber::DrawnTranscriber;
 use super::{
     Selection, Timeline,
     bands::{Band, BandCause, Bands, Source},
@@ -37,6 +39,8 @@ pub(super) struct Reading<'a> {
     pub(super) selection: &'a Selection,
     pub(super) parts: Vec<DrawnPart>,
     current: usize,
+    pub(super) transcribers: Vec<DrawnTranscriber>,
+    current_transcriber: usize,
     pub(super) calls: Calls,
     /// Steps of no single call.
     pub(super) general: Vec<Step>,
@@ -66,6 +70,8 @@ impl<'a> Reading<'a> {
             selection,
             parts: vec![],
             current: 0,
+            transcribers: vec![],
+            current_transcriber: 0,
             calls: Calls::new(selection.max_calls, selection.max_steps),
             general: vec![],
             forgotten_general: 0,
@@ -83,6 +89,8 @@ impl<'a> Reading<'a> {
         match line {
             ProcessLine::Header(begun) => self.header(begun),
             ProcessLine::Entry(entry) => self.entry(*entry),
+            ProcessLine::TranscriberHeader(begun) => self.transcriber_header(begun),
+            ProcessLine::TranscriberEntry(entry) => self.transcriber_entry(*entry),
         }
     }
 
@@ -93,6 +101,7 @@ impl<'a> Reading<'a> {
 
     pub(super) fn finish(mut self) -> Timeline {
         (0..self.parts.len()).for_each(|part| self.close(part));
+        (0..self.transcribers.len()).for_each(|part| self.close_transcriber(part));
         self.totals.calls = self.calls.seen();
         self.totals.forgotten_notes = self.calls.forgotten_notes;
         finish::timeline(self)
@@ -100,12 +109,7 @@ impl<'a> Reading<'a> {
 
     fn header(&mut self, ProcessHeader { header, process, begin }: ProcessHeader) {
         self.totals.parts += 1;
-        if let Some(about) = &header.about
-            && self.abouts.len() < MOST_ABOUTS
-            && !self.abouts.contains(about)
-        {
-            self.abouts.push(about.clone());
-        }
+        self.about(header.about.as_ref());
         let of_process = |part: &DrawnPart| part.process == process && !part.closed;
         if let (Begin::GoesOn, Some(known)) = (begin, self.parts.iter().rposition(of_process)) {
             self.current = known;
@@ -129,6 +133,16 @@ impl<'a> Reading<'a> {
             let at = self.parts[self.current].started;
             let text = self.parts[self.current].about_start();
             self.say_in_general(at, StepKind::Remark, "starts".to_owned(), text);
+        }
+    }
+
+    /// What a part says that it shows.
+    fn about(&mut self, about: Option<&String>) {
+        if let Some(about) = about
+            && self.abouts.len() < MOST_ABOUTS
+            && !self.abouts.contains(about)
+        {
+            self.abouts.push(about.clone());
         }
     }
 
@@ -166,6 +180,16 @@ impl<'a> Reading<'a> {
                 self.say(job, Saying { from: Lane::Store, to: self.lane(), kind: StepKind::Message, label, text });
             }
             (Input::Reported { effect, report }, _) => self.reported(*effect, report),
+            (Input::Quiet, _) => {
+                let now = self.now();
+                let text = "is told to be quiet: it takes no more deliveries until it is told to go on".to_owned();
+                self.say_in_general(now, StepKind::Remark, "quiet".to_owned(), text);
+            }
+            (Input::Resume, _) => {
+                let now = self.now();
+                let text = "is told to go on: it takes deliveries again".to_owned();
+                self.say_in_general(now, StepKind::Remark, "goes on".to_owned(), text);
+            }
             (Input::Drain, _) => {
                 let now = self.now();
                 let text = "is told to come to an end: it takes no more work".to_owned();
@@ -221,12 +245,13 @@ impl<'a> Reading<'a> {
         if self.call(job).is_none() {
             return;
         }
-        if self.calls.is_ended(&name, delivery.stream_sequence) && delivery.redrive_of.is_none() {
+        if delivery.redrive_of.is_none() {
             let (label, text) = words::ended(delivery);
             // A server's clock may be ahead of ours; nothing is delivered before it is there.
             let at = Moment::of_wall(delivery.stored_at).min(now);
             let saying = Saying { from: Lane::Transcriber, to: Lane::Stream, kind: StepKind::Message, label, text };
-            self.say_at(job, at, saying);
+            let step = self.step(job, at, saying);
+            self.totals.steps += u64::from(self.calls.ended(&name, delivery.stream_sequence, step));
         }
         let (label, text) = words::delivered(delivery);
         self.say(job, Saying { from: Lane::Stream, to: self.lane(), kind: StepKind::Message, label, text });
@@ -420,11 +445,15 @@ impl<'a> Reading<'a> {
     }
 
     fn say_at(&mut self, job: JobId, at: Moment, saying: Saying) {
+        let step = self.step(job, at, saying);
+        self.push(job, step);
+    }
+
+    fn step(&mut self, job: JobId, at: Moment, saying: Saying) -> Step {
         let order = self.next();
         let job_of = JobOf { part: self.current, job };
         let Saying { from, to, kind, label, text } = saying;
-        let step = Step { at, until: at, count: 1, order, call: None, job: Some(job_of), from, to, kind, label, text };
-        self.push(job, step);
+        Step { at, until: at, count: 1, order, call: None, job: Some(job_of), from, to, kind, label, text }
     }
 
     fn push(&mut self, job: JobId, step: Step) {
@@ -437,7 +466,12 @@ impl<'a> Reading<'a> {
     }
 
     fn say_in_general(&mut self, at: Moment, kind: StepKind, label: String, text: String) {
-        let (order, lane) = (self.next(), self.lane());
+        let lane = self.lane();
+        self.say_of(lane, at, kind, label, text);
+    }
+
+    fn say_of(&mut self, lane: Lane, at: Moment, kind: StepKind, label: String, text: String) {
+        let order = self.next();
         if self.general.len() >= MOST_GENERAL {
             self.forgotten_general += 1;
         } else {

@@ -1,10 +1,14 @@
 //! Pictures of real runs.
 
 mod play;
+mod transcriber;
 
 use proptest::prelude::*;
 
-use self::play::{Play, hostile, kill, many, outage, plain, seconds};
+use self::{
+    play::{Play, hostile, kill, many, outage, plain, seconds},
+    transcriber::{Going, served},
+};
 use super::{
     Selection, Timeline,
     bands::{Band, BandCause, Source},
@@ -40,6 +44,30 @@ fn a_plain_call() {
     insta::assert_snapshot!(timeline.text());
     insta::assert_snapshot!("a_plain_call_in_mermaid", timeline.mermaid());
     insta::assert_snapshot!("a_plain_call_in_svg", timeline.svg());
+}
+
+#[test]
+fn a_call_from_its_first_socket_to_its_notification() {
+    let both = [served(Going::EndsAt(7)), plain()];
+    let timeline = timeline(&both.concat());
+    insta::assert_snapshot!(timeline.text());
+    let names: Vec<&str> = timeline.lanes.iter().map(|lives| lives.name.as_str()).collect();
+    // The segments that an observer noted in the world of the processor are nobody else's.
+    assert_eq!(names, ["clients", "transcriber", "t1", "stream", "a", "store", "subscribers"]);
+    assert_eq!(labels(&timeline, |step| step.label.starts_with("ended,")), ["ended, 3 segments"]);
+    let [transcriber, processor] = both;
+    let other_way_round = self::timeline(&[processor, transcriber].concat());
+    assert_eq!(other_way_round.steps.len(), timeline.steps.len(), "{}", other_way_round.text());
+}
+
+#[test]
+fn a_transcriber_that_dies_has_a_band() {
+    let timeline = timeline(&served(Going::Dies));
+    assert_eq!(bands(&timeline), [(BandCause::Killed, Source::Derived, "ends".to_owned())]);
+    assert_eq!(timeline.calls[0].marks, ["its transcriber died"]);
+    for drawing in [timeline.text(), timeline.html(), timeline.svg(), timeline.mermaid()] {
+        assert!(drawing.contains("opens"), "{drawing}");
+    }
 }
 
 #[test]

@@ -54,6 +54,7 @@ pub(super) fn header(name: &str, started: i64, settings: Settings) -> Header {
         started_at: WallTime::from_millis(started),
         content: Content::Redacted,
         settings,
+        pull_expires: None,
         continues: None,
         session: None,
         about: None,
@@ -131,6 +132,7 @@ impl Play {
             received_at,
             reply: format!("$JS.ACK.{sequence}.{attempt}").into(),
             redrive_of: None,
+            trace_context: None,
             payload: Payload(payload.to_vec()),
         }))
     }
@@ -216,13 +218,14 @@ impl PlayWorld {
             Effect::Save { summary } => {
                 let notified = self.stored.get(&summary.key).and_then(|stored| stored.notified);
                 let (segments, complete) = (summary.segments, summary.complete);
-                let stored = Stored { segments, complete, notified, revision: 1, revised: None, edits: 0 };
+                let stored =
+                    Stored { segments, complete, notified, revision: 1, revised: None, edits: 0, reprocess: 0 };
                 self.stored.insert(summary.key.clone(), stored);
                 Report::Saved(stored)
             }
             Effect::Check { key } => Report::Checked(self.stored.get(key).copied()),
             Effect::Publish { notification, .. } => {
-                Report::Published { stream_sequence, segments: notification.segments }
+                Report::Published { stream_sequence, segments: notification.segments, edits: 0 }
             }
             Effect::Mark { key, notified, .. } => {
                 if let Some(stored) = self.stored.get_mut(key) {

@@ -84,6 +84,7 @@ pub fn header(content: Content, settings: &Settings) -> Header {
         started_at: START,
         content,
         settings: settings.clone(),
+        pull_expires: None,
         continues: None,
         session: None,
         about: None,
@@ -141,6 +142,7 @@ impl TracedWorld {
                 received_at: wall,
                 reply: format!("reply.{sequence}").into(),
                 redrive_of: None,
+                trace_context: None,
                 payload: Payload(serde_json::to_vec(&payload).expect("a value is JSON")),
             };
             world.later(at, Input::Delivered(delivery));
@@ -237,6 +239,7 @@ impl TracedWorld {
             revision: 1,
             revised: None,
             edits: 0,
+            reprocess: 0,
         };
         Report::Saved(*self.stored.entry(summary.key.to_string()).or_insert(new))
     }

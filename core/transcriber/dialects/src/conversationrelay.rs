@@ -7,7 +7,8 @@
 //! | `last` | `false`: interim; `true` or missing: final |
 //!
 //! A prompt has no id, no speaker and no time. Source: Twilio's documentation, "Getting and sending WebSocket messages", and
-//! Telnyx' "ConversationRelay WebSocket channel".
+//! Telnyx' "ConversationRelay WebSocket channel". Of the answers it is sent errors only
+//! ([`Dialect::wants_receipts`](crate::Dialect::wants_receipts)): Twilio's documentation, "Error 64107".
 
 use serde_json::{Map, Value};
 

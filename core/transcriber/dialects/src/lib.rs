@@ -171,6 +171,16 @@ impl Dialect {
         }
     }
 
+    /// Whether the other side wants to be told what is stored. Conversation Relay does not: Twilio takes every frame that it does not
+    /// know for a fault of the call (error 64107). It is told errors all the same, because its log is where people look for them.
+    #[must_use]
+    pub fn wants_receipts(self) -> bool {
+        match self {
+            Self::ConversationRelay => false,
+            Self::Native | Self::Deepgram | Self::Recall | Self::AssemblyAi | Self::LiveKit | Self::Jigasi => true,
+        }
+    }
+
     fn read_value(self, frame: &Value) -> Result<Frame, Problem> {
         let frame = frame.as_object().ok_or(Problem::NoObject)?;
         self.reader()(frame)

@@ -83,6 +83,11 @@ impl EndTimer {
         self.is_silent = true;
     }
 
+    /// Somebody has said something. The store may have been asked before that, and have answered after it.
+    pub(super) fn spoken(&mut self) {
+        self.is_silent = false;
+    }
+
     /// When to leave the session.
     pub(super) fn leave_at(&self, settings: &Settings) -> Time {
         if self.is_requested {

@@ -90,7 +90,7 @@ impl Session {
             let (session, segments) = (self.ids.clone(), Arc::new(segments));
             around.ask(&mut self.stream, owner, |_| Effect::PublishSegments { session, segments });
         } else if let Phase::Publishing(end) = &self.phase {
-            let ended = SessionEnded { session: self.ids.clone(), published_segments: end.segments };
+            let ended = SessionEnded { session: self.ids.clone(), published_segments: end.segments, reprocess: 0 };
             let message_id = end_message_id(&self.key, end.generation).into();
             self.publishing_end = Some(end.generation);
             around.ask(&mut self.stream, owner, |_| Effect::PublishEnd { ended, message_id });

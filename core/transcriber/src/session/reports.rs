@@ -40,6 +40,7 @@ impl Session {
             }
             Report::Reserved { first_index, write } => {
                 self.batch.reserved(first_index, write);
+                self.end.spoken();
                 self.next_index = self.next_index.max(first_index.saturating_add(self.batch.receipts.len() as u64));
                 self.phase = Phase::Saving(AfterSave::Serve);
                 "reserved"

@@ -37,6 +37,8 @@ pub(super) struct Receipt {
     pub(super) number: u64,
     /// The client's id of it.
     pub(super) id: Option<Arc<str>>,
+    /// When it was received.
+    pub(super) received: Time,
 }
 
 /// Segments that are stored together.
@@ -118,10 +120,14 @@ impl Batch {
 }
 
 /// The memory that a segment takes, in bytes.
+///
+/// The name of its client is within [`AROUND_A_SEGMENT`]: no decision depends on it, so that a trace in which it is replaced
+/// replays.
 pub(super) fn cost(segment: &StoredSegment) -> usize {
+    let behind_the_client = segment.source.as_str().split_once(':').map_or(0, |(_, rest)| rest.len());
     segment.text.len()
         + segment.speaker.as_ref().map_or(0, |speaker| speaker.len())
-        + segment.source.as_str().len()
+        + behind_the_client
         + AROUND_A_SEGMENT
 }
 

@@ -268,7 +268,7 @@ impl Session {
         let bytes = cost(&segment);
         connection.bytes += bytes;
         let clock = Some(connection.clock.clone());
-        let receipt = Some(Receipt { connection: id, number, id: said.id.clone() });
+        let receipt = Some(Receipt { connection: id, number, id: said.id.clone(), received: around.now });
         self.waiting.push_back(Waiting { segment, clock, receipt });
         self.hold(around, bytes);
         Ok(())
@@ -310,6 +310,7 @@ impl Session {
         {
             connection.settle(receipt.number, bytes);
             connection.stored += 1;
+            around.acknowledged.observe(around.now.since(receipt.received));
             around.send(receipt.connection, ServerFrame::Ack { id: receipt.id.clone(), index });
         }
         if !self.queue_publication(around, segment, index) {

@@ -273,6 +273,16 @@ fn silence_is_waited_for_unless_others_spoke() {
 }
 
 #[test]
+fn a_client_that_speaks_after_the_store_was_asked_ends_a_silence() {
+    let mut bench = Bench::new();
+    bench.open(1).serve(Join).close(1, Closure::Clean).pass(2);
+    bench.open(2).report(Leave, Report::Left(Departure::Silent)).say(2, said(None, "one"));
+    bench.serve_all(&[Reserve, Save, PublishSegments]);
+    bench.close(2, Closure::Clean).pass(2);
+    assert_eq!(bench.kinds(), [Leave]);
+}
+
+#[test]
 fn a_zero_delay_ends_at_once() {
     let zero = Duration::ZERO;
     let settings = Settings::new("t", "f00", StreamState::Available);
@@ -403,6 +413,27 @@ fn limits_are_refused_with_their_reason() {
     bench.say(1, said(None, "more than ten bytes")).say(1, said(None, "one")).say(1, said(None, "two"));
     let refused = bench.sent.iter().filter(|(_, frame)| matches!(frame, ServerFrame::Error { .. })).count();
     assert_eq!((refused, bench.transcriber.counters().refused_segments), (3, 2));
+}
+
+#[test]
+fn sessions_are_limited_those_that_wait_for_their_end_included() {
+    let settings = Settings::new("t", "f00", StreamState::Available);
+    let mut bench = Bench::with(Settings { max_sessions: 1, ..settings });
+    let open = |bench: &mut Bench, connection, session| {
+        let session = Session::new("c", session).expect("the ids are short");
+        let (connection, transport) = (ConnectionId(connection), Transport::Socket);
+        bench.handle(Input::Opened(Opening { connection, session, client: None, epoch: None, transport }));
+    };
+    bench.open(1).serve(Join).close(1, Closure::Clean);
+    open(&mut bench, 2, "another");
+    assert_eq!(bench.closed, [(2, CloseCode::TryAgainLater)]);
+    assert!(matches!(bench.sent.last(), Some((2, ServerFrame::Error { retryable: true, .. }))), "{:?}", bench.sent);
+    // The session that is there takes another connection, and once it is over another session has its place.
+    bench.open(3).close(3, Closure::Clean).pass(300);
+    bench.serve(Leave).serve(Count).serve(PublishEnd).serve(Finish);
+    open(&mut bench, 4, "another");
+    assert_eq!(bench.closed, [(2, CloseCode::TryAgainLater)]);
+    bench.take(Join);
 }
 
 #[test]

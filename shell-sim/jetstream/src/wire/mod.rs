@@ -17,7 +17,7 @@ pub(crate) mod json;
 mod request;
 mod strict;
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 pub use self::{
     connection::{ClientLimits, Connection, Frame, Violation},
@@ -51,7 +51,7 @@ pub struct StatusLine {
     /// The code.
     pub code: u16,
     /// The rest of the line; empty where there is none.
-    pub text: Arc<str>,
+    pub text: Cow<'static, str>,
 }
 
 impl From<Message> for Received {
@@ -68,11 +68,11 @@ impl From<Message> for Received {
                 Self { subject: Some(subject), reply: None, status: None, headers, payload }
             }
             Message::Status(status) => Self::status(status),
-            Message::AckConfirmed => Self::answer(Vec::new()),
+            Message::AckConfirmed => Self::empty(),
             Message::NoResponders { subject } => Self {
                 status: Some(StatusLine { code: 503, text: "".into() }),
                 headers: Headers::default().with("Nats-Subject", subject),
-                ..Self::answer(Vec::new())
+                ..Self::empty()
             },
             Message::PubAck(ack) => Self::answer(answer::pub_ack(&ack)),
             Message::PublishRefused { stream, error } => Self::answer(answer::publish_refused(&stream, &error)),
@@ -84,7 +84,11 @@ impl From<Message> for Received {
 
 impl Received {
     fn answer(payload: Vec<u8>) -> Self {
-        Self { subject: None, reply: None, status: None, headers: Headers::default(), payload: payload.into() }
+        Self { payload: payload.into(), ..Self::empty() }
+    }
+
+    fn empty() -> Self {
+        Self { subject: None, reply: None, status: None, headers: Headers::default(), payload: Arc::default() }
     }
 
     fn status(status: Status) -> Self {
@@ -98,7 +102,7 @@ impl Received {
             }
         };
         let status = Some(StatusLine { code: status.code, text: status.text });
-        Self { status, headers, ..Self::answer(Vec::new()) }
+        Self { status, headers, ..Self::empty() }
     }
 
     /// This message with its header block parsed as a strict client does it; a raw block becomes a status and lines.

@@ -1,7 +1,7 @@
 //! How a strict client reads a header block: async-nats 0.51, `connection.rs` (`try_read_op`), `header.rs`
 //! (`validate_header_name`) and `status.rs` (`from_bytes`).
 
-use std::{error::Error, fmt, sync::Arc};
+use std::{error::Error, fmt};
 
 use super::StatusLine;
 use crate::headers::Headers;
@@ -64,7 +64,7 @@ fn status(line: &str) -> Result<Option<StatusLine>, Unparsable> {
     let digits = code.trim();
     let is_code = digits.len() == 3 && digits.bytes().all(|digit| digit.is_ascii_digit()) && !digits.starts_with('0');
     let code = digits.parse().ok().filter(|_| is_code).ok_or(Unparsable::FirstLine)?;
-    let text: Arc<str> = text.trim().into();
+    let text = text.trim().to_owned().into();
     Ok(Some(StatusLine { code, text }))
 }
 
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn blocks_are_read_as_async_nats_reads_them() {
         let ok = |code: Option<u16>, text: &str, pairs: &[(&str, &str)]| {
-            let status = code.map(|code| StatusLine { code, text: text.into() });
+            let status = code.map(|code| StatusLine { code, text: text.to_owned().into() });
             Ok((status, Headers::from_pairs(pairs.iter().copied())))
         };
         let cases: [(&[u8], _); 11] = [

@@ -38,9 +38,8 @@ use crate::{
     store::{self, Command, StoreError},
 };
 
-/// How long the broker keeps a pull request where a plan does not say it, and how often the consumer is looked at: longer than
-/// in production, because a world is mostly idle. What is decided about them is the same.
-const PULL_EXPIRES: Duration = Duration::from_secs(3);
+/// How often the consumer is looked at: less often than in production, because a world is mostly idle. What is decided about it
+/// is the same.
 const CONSUMER_EVERY: Duration = Duration::from_secs(60);
 /// What the planted bug of the client's buffer asks for beyond what there is room for.
 const PREFETCH: u64 = 200;
@@ -143,7 +142,7 @@ pub(super) fn start(world: &Rc<World>, processor: usize) -> Handles {
     let settings = jetstream::Settings {
         name: format!("processor {processor}").into(),
         sends_within: if world.has_bug(Bug::LateRequestSent) { FOR_EVER } else { standard.sends_within },
-        pull_expires: options.pull_expires_ms.map_or(PULL_EXPIRES, Duration::from_millis),
+        pull_expires: options.pull_expires(),
         pull_margin: pull_margin(world),
         consumer_every: CONSUMER_EVERY,
         ..standard
@@ -312,7 +311,7 @@ impl Driver {
                 self.shared.ack_wait.set(consumer.ack_wait);
                 world.saw(&Observation::ConsumerLearnt { processor, heartbeat: consumer.ack_wait / 3 });
             }
-            Input::Woken | Input::Drain | Input::DeliveriesStopped => {}
+            Input::Woken | Input::Quiet | Input::Resume | Input::Drain | Input::DeliveriesStopped => {}
         }
         #[cfg(feature = "planted-bugs")]
         if let Input::Delivered(delivery) = &input

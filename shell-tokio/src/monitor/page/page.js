@@ -5,6 +5,9 @@ const EVERY = 5000;
 const BARS = 96;
 const at = (id) => document.getElementById(id);
 let last = null;
+let found = null;
+let shownLetters = [];
+const selected = new Set();
 
 // Marks that would turn the direction of what follows, and control characters, are shown as a replacement.
 const harmless = (text) => String(text).replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, "\ufffd");
@@ -21,6 +24,33 @@ function span(seconds) {
   if (seconds < 60) return `${seconds.toFixed(1)} s`;
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.floor(seconds % 60)} s`;
   return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
+}
+
+function button(text, act, label) {
+  const made = element("button", text);
+  made.type = "button";
+  if (label) made.setAttribute("aria-label", harmless(label));
+  made.addEventListener("click", act);
+  return made;
+}
+
+// A table's body, changed only where it says something new: a reader's place and the focus stay.
+function fill(id, key, list) {
+  const body = at(id);
+  if (body.dataset.shown === key) return;
+  const focused = body.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : null;
+  body.replaceChildren(...list.map((cells) => {
+    const row = document.createElement("tr");
+    row.append(...cells.map((cell) => {
+      if (!(cell instanceof Node)) return element("td", cell ?? "-");
+      const made = element("td", undefined, "acts");
+      made.append(cell);
+      return made;
+    }));
+    return row;
+  }));
+  body.dataset.shown = key;
+  if (focused) [...body.querySelectorAll("[aria-label]")].find((one) => one.getAttribute("aria-label") === focused)?.focus();
 }
 
 function rows(id, list) {
@@ -99,10 +129,77 @@ function letters(status) {
   const shown = (known?.newest ?? []).map((letter) => [
     letter.sequence, new Date(letter.at).toISOString(), call(letter), letter.reason, letter.processor,
   ]).filter((cells) => cells.some((cell) => String(cell ?? "").toLowerCase().includes(wanted)));
-  rows("letters", shown);
+  shownLetters = shown.map(([sequence]) => sequence);
+  // Nothing is selected that nobody sees.
+  [...selected].filter((sequence) => !shownLetters.includes(sequence)).forEach((sequence) => selected.delete(sequence));
+  fill("letters", JSON.stringify(shown), shown.map((cells) => [choice(cells), ...cells]));
+  tellSelected();
   at("letters-text").textContent = known
     ? `${known.open} open, ${known.redriven} redriven, ${known.settled} settled; ${shown.length} of the newest open ones are shown`
     : "not known yet";
+}
+
+function choice([sequence, , call]) {
+  const box = document.createElement("input");
+  box.type = "checkbox";
+  box.checked = selected.has(sequence);
+  box.dataset.sequence = sequence;
+  box.setAttribute("aria-label", harmless(`Dead letter ${sequence}, ${call}`));
+  box.addEventListener("change", () => {
+    if (box.checked) selected.add(sequence); else selected.delete(sequence);
+    tellSelected();
+  });
+  return box;
+}
+
+function tellSelected() {
+  at("selected").textContent = `${selected.size} selected`;
+  at("all-letters").checked = shownLetters.length > 0 && selected.size === shownLetters.length;
+  at("redrive").disabled = at("discard").disabled = selected.size === 0;
+}
+
+function processes(list) {
+  const stands = (process) => {
+    if (process.silentSeconds !== undefined) return `NO ANSWER for ${span(process.silentSeconds)}`;
+    return process.draining ? "comes to its end" : process.quiet ? "QUIET" : "works";
+  };
+  const act = (process) => {
+    if (process.kind !== "processor" || process.silentSeconds !== undefined || process.draining) return element("span", "");
+    const [text, action] = process.quiet ? ["Go on", "unquiet"] : ["Quiet", "quiet"];
+    return button(text, () => perform({ action, name: process.name }), `${text}: ${process.name}`);
+  };
+  const cells = list.map((process) => [
+    process.name, stands(process), act(process), process.inHand, process.kind, span(process.uptimeSeconds), process.version,
+  ]);
+  fill("processes", JSON.stringify(list), cells);
+}
+
+// Who may act is known by the token alone; the process decides.
+function acting() {
+  const mayAct = Boolean(sessionStorage.getItem("token"));
+  document.body.classList.toggle("may-act", mayAct);
+  at("pause").hidden = at("letters-act").hidden = !mayAct;
+  at("acting").textContent = mayAct ? "" : "Read only: what can be done here needs the token of --http-token-file.";
+}
+
+async function perform(action) {
+  at("acted").textContent = "Asked …";
+  try {
+    const token = sessionStorage.getItem("token");
+    const headers = { Authorization: `Bearer ${token}`, "Content-Type": "application/json" };
+    const answer = await fetch("/action", {
+      method: "POST", headers, body: JSON.stringify(action), cache: "no-store", signal: AbortSignal.timeout(55000),
+    });
+    const json = answer.headers.get("Content-Type")?.startsWith("application/json");
+    const lines = json ? (await answer.json()).lines : [await answer.text()];
+    at("acted").className = answer.ok ? "good" : "bad";
+    at("acted").textContent = harmless(lines.join("; ").trim());
+    return answer.ok;
+  } catch (error) {
+    at("acted").className = "bad";
+    at("acted").textContent = harmless(`No answer: ${error.message}. Look whether it was done before you repeat it.`);
+    return false;
+  }
 }
 
 function show(status) {
@@ -114,6 +211,7 @@ function show(status) {
   const phases = Object.entries(process?.phases ?? {}).map(([phase, jobs]) => `${jobs} ${phase}`);
   at("phases").textContent = phases.length > 0 ? phases.join(", ") : "nothing";
   rows("jobs", (process?.jobs ?? []).map((job) => [span(job.ageSeconds), job.phase, job.attempt, job.failures, job.key]));
+  processes(status.processes);
   recent(process?.minutes ?? []);
   letters(status);
 }
@@ -128,6 +226,7 @@ async function refresh() {
   try {
     const answer = await ask("/status.json");
     at("login").hidden = answer.status !== 401;
+    acting();
     if (answer.status === 401) throw new Error("a token is needed");
     if (!answer.ok) throw new Error(`the process answers with ${answer.status}`);
     show(await answer.json());
@@ -146,21 +245,58 @@ at("login").addEventListener("submit", (event) => {
 
 at("filter").addEventListener("input", () => { if (last) letters(last); });
 
+at("all-letters").addEventListener("change", (event) => {
+  for (const box of at("letters").querySelectorAll("input")) {
+    box.checked = event.target.checked;
+    const sequence = Number(box.dataset.sequence);
+    if (box.checked) selected.add(sequence); else selected.delete(sequence);
+  }
+  tellSelected();
+});
+
+async function performOnSelected(action) {
+  if (await perform({ action, sequences: [...selected] })) selected.clear();
+  for (const box of at("letters").querySelectorAll("input")) box.checked = selected.has(Number(box.dataset.sequence));
+  tellSelected();
+}
+
+at("redrive").addEventListener("click", () => performOnSelected("redrive"));
+at("discard").addEventListener("click", () => {
+  if (confirm(`Discard ${selected.size} dead letter(s) for good?`)) performOnSelected("discard");
+});
+at("pause").addEventListener("submit", (event) => {
+  event.preventDefault();
+  perform({ action: "pause", seconds: Number(at("minutes").value) * 60 });
+});
+at("resume").addEventListener("click", () => perform({ action: "resume" }));
+at("reprocess").addEventListener("click", () => {
+  if (found) perform({ action: "reprocess", conversationId: found.conversationId, sessionId: found.sessionId });
+});
+
 at("session").addEventListener("submit", async (event) => {
   event.preventDefault();
-  const wanted = new URLSearchParams({ conversation: at("conversation").value, session: at("session-id").value });
+  found = null;
   try {
-    const answer = await ask(`/session.json?${wanted}`);
-    const text = answer.ok ? describe(await answer.json()) : await answer.text();
-    at("session-found").textContent = harmless(text.trim());
+    const answer = await ask(`/session.json?${new URLSearchParams({ key: at("key").value })}`);
+    if (answer.ok) found = await answer.json();
+    at("session-found").textContent = harmless(found ? describe(found) : (await answer.text()).trim());
   } catch (error) {
     at("session-found").textContent = harmless(`No answer: ${error.message}`);
   }
+  at("reprocess").hidden = !found;
+  at("content").hidden = !found?.transcript;
+  // Line ends are wanted here, and nothing else that steers.
+  at("summary").textContent = (found?.summary ?? "").split("\n").map(harmless).join("\n");
+  at("transcript").replaceChildren(...(found?.transcript ?? []).map((line) =>
+    element("li", `${line.speaker ?? "(nobody named)"}: ${line.text}`)));
 });
 
-function describe(found) {
-  const complete = found.complete ? "complete" : "incomplete";
-  return `${found._id}: ${complete}, ${found.segments} of ${found.publishedSegments} segments`;
+function describe(call) {
+  const complete = call.complete ? "complete" : "incomplete";
+  const announced = call.notified ? `announced as message ${call.notified.streamSequence}` : "not announced";
+  const revision = call.revision > 1 ? `, revision ${call.revision}` : "";
+  const now = call.segmentsNow === call.segments ? "" : `, ${call.segmentsNow} are stored now`;
+  return `${call.key}: ${complete}, ${call.segments} of ${call.publishedSegments} segments${now}; ${announced}${revision}`;
 }
 
 refresh();

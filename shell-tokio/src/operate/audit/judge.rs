@@ -3,7 +3,7 @@
 use async_nats::jetstream::consumer;
 use transcript_core::{Stored, TranscriptVersion};
 
-use super::pass::SessionRecord;
+use super::{pass::SessionRecord, sessions::Unended};
 
 /// How far the processors' consumer was when the audit began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub(super) struct Verdict {
     pub(super) under_way: bool,
     pub(super) discarded: bool,
     pub(super) announced_again: bool,
+    /// It has no end, and nobody is there to end it.
+    pub(super) unended: Option<Unended>,
     pub(super) problem: Option<Problem>,
 }
 
@@ -89,9 +91,15 @@ pub(super) fn judge(
     let given_up = seen.dead_letter > 0 && seen.about >= seen.last_end && !is_settled;
     // Somebody looked at it and decided that nothing more is to come of it.
     let discarded = seen.discarded > 0 && seen.discarded >= seen.last_end;
+    let unended = seen.unended.filter(|unended| match unended {
+        Unended::Abandoned | Unended::Awaited => true,
+        Unended::Unpublished => stored.is_none() && !discarded && !given_up,
+    });
     let lack = match stored {
         _ if discarded => None,
         _ if given_up => Some(Problem::DeadLetter),
+        // It is to end first.
+        None if unended == Some(Unended::Unpublished) => None,
         // A notification alone says too that the call ended.
         None if seen.ends > 0 || seen.notifications > 0 => Some(Problem::Missing),
         Some(_) if !is_believed => Some(Problem::WrongMark),
@@ -107,6 +115,7 @@ pub(super) fn judge(
         under_way,
         discarded,
         announced_again: seen.notifications > 1,
+        unended,
         problem: lack.filter(|_| !under_way),
     }
 }
@@ -127,7 +136,7 @@ mod tests {
 
     fn summary(segments: u64, mark: Option<u64>) -> Stored {
         let notified = mark.map(|stream_sequence| Notified { stream_sequence, at: WallTime::from_millis(0) });
-        Stored { segments, complete: true, notified, revision: 1, revised: None, edits: 0 }
+        Stored { segments, complete: true, notified, revision: 1, revised: None, edits: 0, reprocess: 0 }
     }
 
     fn problem(
@@ -173,6 +182,29 @@ mod tests {
         for (place, (seen, stored, segments, expected)) in rows.into_iter().enumerate() {
             assert_eq!(problem(seen, stored, segments, DONE), (expected, false), "row {place}: {seen:?}");
         }
+    }
+
+    #[test]
+    fn a_session_without_an_end_is_to_be_ended_unless_it_was_processed() {
+        let unended = |unended, stored: Option<Stored>| {
+            let seen = SessionRecord { unended: Some(unended), ..SessionRecord::default() };
+            judge(&seen, stored.as_ref(), Mark::Believed, THREE, DONE)
+        };
+        let marked = Some(summary(3, Some(11)));
+        for (is, stored, expected) in [
+            (Unended::Abandoned, None, Some(Unended::Abandoned)),
+            // Late segments opened it again.
+            (Unended::Abandoned, marked, Some(Unended::Abandoned)),
+            (Unended::Awaited, None, Some(Unended::Awaited)),
+            (Unended::Unpublished, None, Some(Unended::Unpublished)),
+            (Unended::Unpublished, marked, None),
+        ] {
+            let verdict = unended(is, stored);
+            assert_eq!((verdict.unended, verdict.problem), (expected, None), "{is:?}");
+        }
+        let kept = SessionRecord { unended: Some(Unended::Unpublished), dead_letter: 50, about: 10, ..ended(10) };
+        let verdict = judge(&kept, None, Mark::Believed, TranscriptVersion::default(), DONE);
+        assert_eq!((verdict.unended, verdict.problem), (None, Some(Problem::DeadLetter)));
     }
 
     #[test]

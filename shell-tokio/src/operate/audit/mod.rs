@@ -27,6 +27,7 @@
 //! | never announced | it is summarised, neither marked nor announced in the stream, not under way and no dead letter |
 //! | announced again | two or more notifications are in the stream |
 //! | stale | more segments are stored than the summary counts, or some were changed since, and it is not under way |
+//! | without an end | its transcribers are dead, and none runs that would end it; or its document says that it ended, and neither its end nor a summary is there |
 //!
 //! An end that can never be processed names no session. Processors keep it as a dead letter, which somebody has to discard or
 //! redrive. One without a dead letter and without the record of a discarded one is told as *not kept*: processors of older
@@ -36,12 +37,14 @@
 //! that replaced an announced one without anybody being told (a processor tells with `--revise`), and messages whose headers
 //! no client can take from a consumer ([`crate::operate::history`]).
 
+mod end;
 mod judge;
 mod names;
 mod pass;
 mod progress;
 mod render;
 mod repair;
+mod sessions;
 pub mod summaries;
 
 use async_nats::jetstream::{Context, consumer};
@@ -49,13 +52,14 @@ use futures::{StreamExt, TryStreamExt, stream};
 use mongodb::Database;
 use serde::Serialize;
 use thiserror::Error;
-use transcript_core::{Failure, WallTime};
+use transcript_core::{Failure, WallTime, ids::Session};
 
 use self::names::NAMED;
 use self::{
     judge::{Mark, Problem, Standing, Verdict, judge},
     pass::{HashPartition, Loose, Pass, SessionRecord, announced_key, announces},
     repair::{Repair, WrongMark},
+    sessions::{Sessions, Unended, Wanted},
     summaries::{BATCH, Found, Summaries},
 };
 pub use self::{
@@ -142,6 +146,10 @@ pub struct Audit {
     pub unreadable_headers: Names,
     /// Who asked for what is to be processed, when the audit began.
     pub asking: Asking,
+    /// Sessions of dead transcribers that one which runs is to end.
+    pub to_be_ended: u64,
+    /// Sessions of transcribers that have no end, and that nobody will end.
+    pub without_end: Names,
     /// Ended, and lost.
     pub missing: Names,
     /// Summarised, and nobody was told.
@@ -207,6 +215,9 @@ pub async fn audit(
     let auditor = Auditor {
         standing: Standing::of(consumer.as_ref()),
         summaries: Summaries::of(database),
+        sessions: Sessions::of(database),
+        js,
+        database,
         history,
         first,
         through,
@@ -245,8 +256,11 @@ fn asking(consumer: Option<&consumer::Info>) -> Asking {
 
 /// What every pass needs.
 struct Auditor<'a> {
+    js: &'a Context,
+    database: &'a Database,
     history: History,
     summaries: Summaries,
+    sessions: Sessions,
     standing: Standing,
     /// The place of the first message that the stream still holds.
     first: u64,
@@ -262,6 +276,12 @@ impl Auditor<'_> {
         if self.options.since.is_none() {
             self.progress.begin("looking for unmarked summaries", None);
             self.summaries.unmarked(|key| pass.add_summary(key)).await?;
+        }
+        self.progress.begin("looking for sessions without an end", None);
+        // Where only a part of the stream is read, nobody can say whose end is not there.
+        let wanted = if self.options.since.is_none() { Wanted::All } else { Wanted::Open };
+        self.sessions.each(wanted, |key, told| pass.add_session(key, told, self.through)).await?;
+        if self.options.since.is_none() {
             pass.read_ends_behind(&self.history, self.through).await?;
         }
         Ok(())
@@ -276,6 +296,10 @@ impl Auditor<'_> {
             let repairs = batch.iter().filter(|judged| judged.verdict.is_repairable()).map(Judged::end);
             if let Some(repair) = &mut audit.repair {
                 repair.publish(&self.history, &self.summaries, repairs).await;
+                let unended: Vec<Session> = batch.iter().filter_map(Judged::to_be_ended).collect();
+                if !unended.is_empty() {
+                    repair.end(self.js, self.database, &self.sessions, &unended).await;
+                }
             }
             batch.iter().for_each(|judged| audit.add(judged, self.options.incomplete));
         }
@@ -343,6 +367,14 @@ impl Judged {
         }
     }
 
+    /// The session, where it has no end and nobody will end it.
+    fn to_be_ended(&self) -> Option<Session> {
+        match self.verdict.unended? {
+            Unended::Abandoned | Unended::Unpublished => Session::of_key(&self.key).ok(),
+            Unended::Awaited => None,
+        }
+    }
+
     fn name(&self) -> Name {
         Name {
             key: Some(self.key.to_string()),
@@ -369,6 +401,8 @@ impl Audit {
             unreadable: 0,
             unreadable_headers: Names::default(),
             asking,
+            to_be_ended: 0,
+            without_end: Names::default(),
             missing: Names::default(),
             never_announced: Names::default(),
             announced_again: Names::default(),
@@ -382,8 +416,9 @@ impl Audit {
 
     /// What keeps calls from being one to one, with the words for it.
     #[must_use]
-    pub fn problems(&self) -> [(&'static str, &Names); 7] {
+    pub fn problems(&self) -> [(&'static str, &Names); 8] {
         [
+            ("without an end", &self.without_end),
             ("missing", &self.missing),
             ("never announced", &self.never_announced),
             ("announced again", &self.announced_again),
@@ -413,6 +448,11 @@ impl Audit {
 
     fn add(&mut self, judged: &Judged, incomplete: Incomplete) {
         let Judged { seen, verdict, .. } = judged;
+        // The document of its transcribers said that it ended, the stream has dropped all of it, and its summary is there.
+        let is_only_remembered = seen.unended == Some(Unended::Unpublished) && seen.notifications == 0;
+        if is_only_remembered && verdict.unended.is_none() && verdict.problem.is_none() {
+            return;
+        }
         self.ended += u64::from(seen.ends > 0);
         self.summarised += u64::from(judged.stored.is_some());
         self.announced += u64::from(verdict.announced);
@@ -426,6 +466,18 @@ impl Audit {
         self.under_way += u64::from(verdict.under_way);
         self.discarded += u64::from(verdict.discarded);
         let name = || judged.name();
+        let why = match verdict.unended {
+            Some(Unended::Awaited) => {
+                self.to_be_ended += 1;
+                None
+            }
+            Some(Unended::Abandoned) => Some("no transcriber serves it, and it has not ended"),
+            Some(Unended::Unpublished) => Some("it has ended, and its end is not in the stream"),
+            None => None,
+        };
+        if let Some(why) = why {
+            self.without_end.add(Name { error: Some(why.to_owned()), ..name() });
+        }
         match verdict.problem {
             Some(Problem::Missing) => self.missing.add(name()),
             Some(Problem::NeverAnnounced) => self.never_announced.add(name()),

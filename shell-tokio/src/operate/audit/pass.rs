@@ -15,7 +15,11 @@ use transcript_core::{
     ids::Session,
 };
 
-use super::{Name, Names, Progress, names::NAMED};
+use super::{
+    Name, Names, Progress,
+    names::NAMED,
+    sessions::{Told, Unended},
+};
 use crate::operate::history::{History, HistoryError, Parts, Reading, Record, Start};
 
 /// After so many messages the progress is shown.
@@ -40,6 +44,8 @@ pub(super) struct SessionRecord {
     pub(super) first_notification: u64,
     /// The place of its last notification.
     pub(super) last_notification: u64,
+    /// What its transcribers' document says, where it has no end, or perhaps none.
+    pub(super) unended: Option<Unended>,
 }
 
 /// The keys whose hashes end in the same bits.
@@ -180,7 +186,6 @@ impl Pass {
                 progress.add(STEP);
             }
         }
-        reader.finish().await;
         Ok(())
     }
 
@@ -189,6 +194,18 @@ impl Pass {
         let known = self.sessions.contains_key(key);
         if !known && self.session(key).is_some() {
             self.has_orphans = true;
+        }
+    }
+
+    /// What the document of a session says. The end of one that ended may be in the stream behind `through`.
+    pub(super) fn add_session(&mut self, key: &str, told: Told, through: u64) {
+        let unended = match told {
+            Told::Unserved(unended) => unended,
+            Told::Ended(place) if place > through || self.sessions.get(key).is_some_and(|seen| seen.ends > 0) => return,
+            Told::Ended(_) => Unended::Unpublished,
+        };
+        if let Some(seen) = self.session(key) {
+            seen.unended = Some(unended);
         }
     }
 
@@ -208,7 +225,6 @@ impl Pass {
                 seen.last_end = record.sequence;
             }
         }
-        reader.finish().await;
         Ok(())
     }
 

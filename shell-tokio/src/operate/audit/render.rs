@@ -39,6 +39,7 @@ pub fn render(audit: &Audit, incomplete: Incomplete) -> String {
         counted(&mut page, "redriven", repair.redriven);
         counted(&mut page, "redriven before", repair.redriven_before);
         counted(&mut page, "marks corrected", repair.marks_corrected);
+        counted(&mut page, "ended now", repair.ended);
         counted(&mut page, "kept", repair.kept);
         counted(&mut page, "not repaired", repair.failed.total);
         listed(&mut page, &repair.failed);
@@ -72,22 +73,25 @@ fn notes(audit: &Audit) -> impl Iterator<Item = String> {
         Asking::NoConsumer | Asking::Nobody | Asking::Somebody => None,
     };
     let asking = asking.map(|what| format!("{what}: what is under way waits for `transcript-processor run`"));
-    [unreadable, headers, terminated, revised, elsewhere, asking].into_iter().flatten()
+    let to_be_ended = (audit.to_be_ended > 0)
+        .then(|| format!("{} sessions of dead transcribers are about to be ended by one that runs", audit.to_be_ended));
+    [unreadable, headers, terminated, revised, elsewhere, asking, to_be_ended].into_iter().flatten()
 }
 
 fn advice(audit: &Audit) -> Vec<&'static str> {
     let mut advice = vec![];
-    let repairable = [&audit.missing, &audit.never_announced, &audit.stale, &audit.wrong_mark, &audit.not_kept];
+    let repairable =
+        [&audit.without_end, &audit.missing, &audit.never_announced, &audit.stale, &audit.wrong_mark, &audit.not_kept];
     let repairable = repairable.iter().any(|names| names.total > 0);
     match &audit.repair {
-        Some(repair) if repair.redriven + repair.redriven_before > 0 => {
-            advice.push("audit again when a processor has done what was redriven");
+        Some(repair) if repair.redriven + repair.redriven_before + repair.ended > 0 => {
+            advice.push("audit again when a processor has done what was redriven or ended");
         }
         Some(repair) if repair.marks_corrected + repair.kept > 0 => advice.push("audit again to see what is left"),
         None if repairable => {
             advice
                 .push("`audit --repair` has missing, never announced, stale and wrongly marked calls processed again,");
-            advice.push("and keeps ends that can never be processed as dead letters");
+            advice.push("ends sessions that have no end, and keeps ends that can never be processed as dead letters");
         }
         Some(_) | None => {}
     }
@@ -100,7 +104,7 @@ fn advice(audit: &Audit) -> Vec<&'static str> {
     }
     advice.push(match audit.under_way {
         _ if !audit.one_to_one => "not one to one",
-        0 => "one to one",
+        0 if audit.to_be_ended == 0 => "one to one",
         _ => "one to one, but for what is under way",
     });
     advice
@@ -155,7 +159,7 @@ mod tests {
         let page = render(&audit, Incomplete::Some);
         assert!(page.contains("missing                   25\n    c:0, ended at 0\n"), "{page}");
         assert!(page.contains("    c:19, ended at 19\n    and 5 more\nnever announced"), "{page}");
-        assert!(page.ends_with("and keeps ends that can never be processed as dead letters\nnot one to one\n"));
+        assert!(page.ends_with("keeps ends that can never be processed as dead letters\nnot one to one\n"));
     }
 
     #[test]
@@ -191,7 +195,7 @@ mod tests {
         }
         let page = render(&audit, Incomplete::Some);
         assert!(page.contains("redriven                   3\n"), "{page}");
-        assert!(page.contains("audit again when a processor has done what was redriven\n"), "{page}");
+        assert!(page.contains("audit again when a processor has done what was redriven or ended\n"), "{page}");
         assert!(page.contains("what was announced again cannot be taken back; `audit --since` leaves out"), "{page}");
         assert!(page.ends_with("not one to one\n"), "{page}");
     }

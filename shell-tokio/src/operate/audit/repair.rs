@@ -1,17 +1,19 @@
 //! Repair: ends that are published again, for a processor to do the rest.
 //!
 //! A processor that reads such an end does what is missing and nothing else: it summarises what is not summarised or has
-//! grown, and announces what is not announced. So everything that can be repaired is repaired in the same way, but for two
-//! things. A processor believes the mark of a summary: one that names a message which does not announce the call is
+//! grown, and announces what is not announced. So everything that can be repaired is repaired in the same way, but for three
+//! things. A session of transcribers that has no end is ended first ([`end`]). A processor believes the mark of a summary: one that names a message which does not announce the call is
 //! corrected, or removed, before the end is published again. And an end that can never be processed is kept as a dead
 //! letter, as processors keep it.
 
+use async_nats::jetstream::Context;
 use bytes::Bytes;
 use futures::{StreamExt, stream};
+use mongodb::Database;
 use serde::Serialize;
-use transcript_core::{contract::redrive_id, event::SessionEnded};
+use transcript_core::{contract::redrive_id, event::SessionEnded, ids::Session};
 
-use super::{Name, Names, summaries::Summaries};
+use super::{Name, Names, end, sessions::Sessions, summaries::Summaries};
 use crate::{
     error_line::error_line,
     operate::history::{History, HistoryError, Republished},
@@ -30,6 +32,8 @@ pub struct Repair {
     pub redriven_before: u64,
     /// Summaries whose mark names the message that announces the call now, or that have no mark any more.
     pub marks_corrected: u64,
+    /// Sessions that had no end and have one now.
+    pub ended: u64,
     /// Ends that can never be processed and that are dead letters now.
     pub kept: u64,
     /// Sessions and messages about which nothing could be done, and why.
@@ -88,6 +92,21 @@ impl Repair {
                     self.failed.add(Name { message: Some(place), error: Some(error_line(&error)), ..Name::default() });
                 }
             }
+        }
+    }
+
+    /// Ends sessions that have no end.
+    pub(super) async fn end(&mut self, js: &Context, database: &Database, looker: &Sessions, sessions: &[Session]) {
+        let (left, why) = match end::end(js, database, looker, sessions).await {
+            Ok(left) => {
+                (left, "it could not be ended: is MongoDB writable, and does the stream take messages?".to_owned())
+            }
+            Err(failure) => (sessions.to_vec(), failure.to_string()),
+        };
+        self.ended += u64::try_from(sessions.len() - left.len()).unwrap_or(0);
+        for session in left {
+            let (key, error) = (Some(session.key().as_str().to_owned()), Some(why.clone()));
+            self.failed.add(Name { key, error, ..Name::default() });
         }
     }
 
@@ -168,7 +187,11 @@ mod tests {
 
     #[test]
     fn a_rebuilt_end_is_one() {
-        let ended = SessionEnded { session: Session::new("c", "s").expect("ids are valid"), published_segments: 3 };
+        let ended = SessionEnded {
+            session: Session::new("c", "s").expect("ids are valid"),
+            published_segments: 3,
+            reprocess: 0,
+        };
         assert_eq!(SessionEnded::parse(&written(&ended).expect("it is JSON")), Ok(ended));
     }
 }

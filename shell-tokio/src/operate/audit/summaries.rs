@@ -52,7 +52,7 @@ impl Summaries {
         let keys: Vec<Bson> = keys.map(Bson::from).collect();
         let fields = doc! {
             "conversationId": 1, "sessionId": 1, "segments": 1, "edits": 1, "publishedSegments": 1, "complete": 1,
-            "notified": 1, "revision": 1, "revised.revision": 1,
+            "notified": 1, "revision": 1, "revised.revision": 1, "reprocess": 1,
         };
         let found: Vec<RawDocumentBuf> = self
             .socket
@@ -139,7 +139,7 @@ fn unread(error: CommandError) -> Failure {
 fn read(document: &RawDocument) -> Found {
     let published_segments = number(document.get("publishedSegments").ok().flatten());
     Found {
-        ended: session(document).map(|session| SessionEnded { session, published_segments }),
+        ended: session(document).map(|session| SessionEnded { session, published_segments, reprocess: 0 }),
         stored: stored(document),
     }
 }

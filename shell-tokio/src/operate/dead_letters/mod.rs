@@ -358,7 +358,6 @@ async fn read_dead_letters(history: &History, through: u64) -> Result<Vec<Stored
     while let Some(record) = reader.next().await? {
         dead_letters.push(dead_letter(&record));
     }
-    reader.finish().await;
     Ok(dead_letters)
 }
 
@@ -373,7 +372,6 @@ async fn read_redriven(history: &History, behind: u64, through: u64) -> Result<B
             redriven.insert(source, record.sequence);
         }
     }
-    reader.finish().await;
     Ok(redriven)
 }
 

@@ -249,14 +249,32 @@ impl History {
         raw::get(&self.js, &Which::Sequence(sequence)).await
     }
 
-    /// Publishes an end again, made from the message at the place `source`; 0 where there is none. It is known again by
-    /// `id` within the stream's duplicate window.
+    /// Publishes an end again, made from the message at the place `source`, to whose trace it belongs; 0 where there is
+    /// none. It is known again by `id` within the stream's duplicate window.
     ///
     /// # Errors
     ///
     /// JetStream refuses it or does not answer; it may have been stored all the same, which repeating it tells.
     pub async fn republish(&self, source: u64, id: String, payload: Bytes) -> Result<Republished, HistoryError> {
-        self.publish(SESSION_ENDED_SUBJECT, (REDRIVE_OF_HEADER, source), id, payload).await
+        let original = if source > 0 { self.message(source).await? } else { None };
+        let mut headers = HeaderMap::new();
+        headers.insert(NATS_MESSAGE_ID, id);
+        headers.insert(NATS_EXPECTED_STREAM, TRANSCRIPTION_STREAM);
+        headers.insert(REDRIVE_OF_HEADER, source.to_string());
+        carry_trace(&mut headers, original.as_ref());
+        self.store(SESSION_ENDED_SUBJECT, headers, payload).await
+    }
+
+    /// Publishes an end that is made from no other message. It is known again by `id` within the stream's duplicate window.
+    ///
+    /// # Errors
+    ///
+    /// See [`History::republish`].
+    pub async fn publish_end(&self, id: String, payload: Bytes) -> Result<Republished, HistoryError> {
+        let mut headers = HeaderMap::new();
+        headers.insert(NATS_MESSAGE_ID, id);
+        headers.insert(NATS_EXPECTED_STREAM, TRANSCRIPTION_STREAM);
+        self.store(SESSION_ENDED_SUBJECT, headers, payload).await
     }
 
     /// Publishes the record that the dead letter `dead_letter` about the end at `about` was discarded.
@@ -265,8 +283,11 @@ impl History {
     ///
     /// See [`History::republish`].
     pub async fn record_discard(&self, dead_letter: u64, about: u64, payload: Bytes) -> Result<(), HistoryError> {
-        let header = (STREAM_SEQUENCE_HEADER, about);
-        self.publish(DISCARDED_SUBJECT, header, discard_id(dead_letter), payload).await.map(drop)
+        let mut headers = HeaderMap::new();
+        headers.insert(NATS_MESSAGE_ID, discard_id(dead_letter));
+        headers.insert(NATS_EXPECTED_STREAM, TRANSCRIPTION_STREAM);
+        headers.insert(STREAM_SEQUENCE_HEADER, about.to_string());
+        self.store(DISCARDED_SUBJECT, headers, payload).await.map(drop)
     }
 
     /// Keeps the end at this place, which can never be processed, as a dead letter; nothing happens where it is kept already
@@ -288,23 +309,10 @@ impl History {
         headers.insert(REASON_HEADER, dead_letter.reason);
         headers.insert(TIME_HEADER, at.as_millis().to_string());
         headers.insert(PROCESSOR_HEADER, "audit --repair");
+        carry_trace(&mut headers, Some(&message));
         let payload = Bytes::from(message.payload);
         let payload = payload.slice(..payload.len().min(self.room()));
         self.store(DEAD_LETTER_SUBJECT, headers, payload).await.map(drop)
-    }
-
-    async fn publish(
-        &self,
-        subject: &'static str,
-        (header, place): (&'static str, u64),
-        id: String,
-        payload: Bytes,
-    ) -> Result<Republished, HistoryError> {
-        let mut headers = HeaderMap::new();
-        headers.insert(NATS_MESSAGE_ID, id);
-        headers.insert(NATS_EXPECTED_STREAM, TRANSCRIPTION_STREAM);
-        headers.insert(header, place.to_string());
-        self.store(subject, headers, payload).await
     }
 
     async fn store(
@@ -333,6 +341,14 @@ impl History {
     /// JetStream refuses it or does not answer.
     pub async fn remove(&self, sequence: u64) -> Result<(), HistoryError> {
         self.stream.delete_message(sequence).await.map(drop).map_err(refused("remove the message"))
+    }
+}
+
+/// What is made from a message belongs to its trace.
+fn carry_trace(headers: &mut HeaderMap, original: Option<&RawMessage>) {
+    let Some(context) = original.and_then(|message| jetstream::trace_context(&message.headers())) else { return };
+    for (name, value) in context.headers() {
+        headers.insert(&*name, value);
     }
 }
 

@@ -44,9 +44,9 @@ pub struct Reader<'a> {
     expected: u64,
 }
 
-/// A consumer that hands the messages over.
+/// A consumer that hands the messages over. JetStream forgets it half a minute after the last request (async-nats 0.51,
+/// `OrderedConfig`), so that who reads needs no permission to delete consumers.
 struct Feed {
-    name: String,
     expected: u64,
     /// The place behind which it begins. A new consumer tells it as that of the last message that it has handed over.
     start: u64,
@@ -101,10 +101,10 @@ impl History {
         };
         let consumer = self.stream.create_consumer(config).await.map_err(refused(action))?;
         let info = consumer.cached_info();
-        let (name, expected, start) = (info.name.clone(), info.num_pending, info.delivered.stream_sequence);
+        let (expected, start) = (info.num_pending, info.delivered.stream_sequence);
         let connects = self.connects();
         let messages = consumer.messages().await.map_err(refused(action))?;
-        Ok(Feed { name, expected, start, connects, messages: Box::pin(messages) })
+        Ok(Feed { expected, start, connects, messages: Box::pin(messages) })
     }
 
     /// How often the client has connected.
@@ -188,7 +188,7 @@ impl Reader<'_> {
     /// Finds out why the consumer hands nothing over: there is nothing more, or the next message is one that it cannot hand
     /// over, or it has to be asked again.
     async fn look(&mut self) -> Result<(), HistoryError> {
-        self.end_feed().await;
+        self.feed = None;
         match self.peek().await? {
             // Those that it was about to give out may have been removed meanwhile.
             None => self.over = true,
@@ -245,19 +245,6 @@ impl Reader<'_> {
         let known = self.ahead.iter().enumerate();
         let places = known.filter_map(|(place, ahead)| Some((ahead.as_ref()?.as_ref()?.sequence, place)));
         places.min().map(|(_, place)| place)
-    }
-
-    /// Ends the reading. JetStream forgets it by itself within a minute, where it is not told.
-    pub async fn finish(mut self) {
-        self.end_feed().await;
-    }
-
-    async fn end_feed(&mut self) {
-        let Some(Feed { name, messages, .. }) = self.feed.take() else { return };
-        drop(messages);
-        if let Err(error) = self.history.stream.delete_consumer(&name).await {
-            tracing::debug!(%error, "the consumer of a reading is left to expire");
-        }
     }
 }
 

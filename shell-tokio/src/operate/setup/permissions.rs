@@ -48,12 +48,12 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// Takes in an error of the server. Whether it is an answer that was expected, and so needs nobody's attention: to a try
-    /// that succeeded, or to the question what the user may do.
+    /// Takes in an error of the server. Whether it is an answer that was expected, and so needs nobody's attention: to a try,
+    /// or to the question what the user may do.
     pub fn heard(&self, error: &str) -> bool {
         // Where nobody tries anything, nobody listens.
-        drop(self.errors.send(error.into()));
-        error.contains(RESERVED_REPLY) || error.contains(USER_INFO)
+        let is_awaited = self.errors.send(error.into()).is_ok() && error.contains("Permissions Violation");
+        is_awaited || error.contains(RESERVED_REPLY) || error.contains(USER_INFO)
     }
 }
 
@@ -276,8 +276,8 @@ mod tests {
         let refusals = Refusals::default();
         let mut errors = refusals.errors.subscribe();
         let told = [
-            ("Permissions Violation for Subscription to \"events\"", false),
-            ("Permissions Violation for Publish to \"acks\"", false),
+            ("Permissions Violation for Subscription to \"events\"", true),
+            ("Permissions Violation for Publish to \"acks\"", true),
             ("Stale Connection", false),
             ("Permissions Violation for Publish with Reply of \"_R_.transcript-processor-start.2\"", true),
         ];
@@ -288,5 +288,7 @@ mod tests {
         hear_answers(&mut errors, &needs, &mut open, &mut refused).await;
         assert_eq!((open, refused), (vec![], vec![0, 1]));
         assert_eq!(needs[1].to_string(), "publish to acks (b)");
+        drop(errors);
+        assert!(!refusals.heard(told[1].0), "nobody has tried it");
     }
 }

@@ -16,6 +16,8 @@ use transcript_core::{
 };
 
 pub use self::snapshot::{Asker, Failing, Questions, Snapshot, questions};
+use crate::monitor::otlp::SpanRecorder;
+
 use super::{clock::Clock, mongodb::Store, nats::Socket, record::Tape, watchdog::Turns};
 
 /// The most inputs that are taken at once.
@@ -61,6 +63,8 @@ pub struct Driver<S> {
     pub nats: mpsc::UnboundedReceiver<jetstream::Input>,
     /// Where what the core is told is recorded.
     pub tape: Option<Tape>,
+    /// Who makes spans of what jobs do; then the core keeps a journal.
+    pub spans: Option<SpanRecorder>,
     /// Where it is counted that the loop turns.
     pub turns: Turns,
     /// Who wants to know how it stands.
@@ -145,14 +149,13 @@ impl<S: Servers> Driver<S> {
     fn handle(&mut self, input: Input) {
         self.log_input(&input);
         let now = self.clock.now();
-        let Some(tape) = &mut self.tape else {
-            self.processor.handle(now, input);
-            return;
-        };
-        let copied = tape.copy(&input);
+        let copied = self.tape.as_mut().and_then(|tape| tape.copy(&input));
         let job = self.processor.handle(now, input);
-        if let Some(copied) = copied {
+        if let (Some(tape), Some(copied)) = (&mut self.tape, copied) {
             tape.put(now, job, copied);
+        }
+        if let Some(spans) = &mut self.spans {
+            spans.take(self.processor.take_journal());
         }
     }
 
@@ -206,6 +209,8 @@ impl<S: Servers> Driver<S> {
                 "the consumer's settings, which count from now on"
             ),
             Input::Woken => {}
+            Input::Quiet => tracing::info!("quiet: no more messages are taken until it is told to go on"),
+            Input::Resume => tracing::info!("goes on: messages are taken again"),
             Input::Drain => tracing::info!("draining: no more messages are taken"),
             Input::DeliveriesStopped => tracing::debug!("the deliveries have ended"),
         }

@@ -27,6 +27,8 @@ pub struct Snapshot {
     pub oldest_end: Option<Duration>,
     /// What fails now.
     pub failing: Vec<Failing>,
+    /// Whether it takes no calls until it is told to go on.
+    pub is_quiet: bool,
     /// Whether it has been told to come to an end.
     pub is_draining: bool,
     /// Pull requests that JetStream ended for a reason of its own, or of whose end it said nothing.
@@ -59,6 +61,7 @@ impl Snapshot {
             bytes_in_flight: processor.bytes_in_flight(),
             oldest_end: processor.oldest_end(now),
             failing: failing.collect(),
+            is_quiet: processor.is_quiet(),
             is_draining: processor.is_draining(),
             pulls_restarted,
         }
@@ -67,29 +70,35 @@ impl Snapshot {
 
 /// A driver's end: the questions that come.
 #[derive(Debug)]
-pub struct Questions(mpsc::Receiver<oneshot::Sender<Snapshot>>);
+pub struct Questions<S = Snapshot>(mpsc::Receiver<oneshot::Sender<S>>);
 
 /// Asks a driver.
-#[derive(Debug, Clone)]
-pub struct Asker(mpsc::Sender<oneshot::Sender<Snapshot>>);
+#[derive(Debug)]
+pub struct Asker<S = Snapshot>(mpsc::Sender<oneshot::Sender<S>>);
+
+impl<S> Clone for Asker<S> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
 
 /// A way to ask a driver.
 #[must_use]
-pub fn questions() -> (Asker, Questions) {
+pub fn questions<S>() -> (Asker<S>, Questions<S>) {
     let (sender, receiver) = mpsc::channel(QUESTIONS);
     (Asker(sender), Questions(receiver))
 }
 
-impl Questions {
+impl<S> Questions<S> {
     /// The next question; `None` where nobody can ask any more.
-    pub(super) async fn next(&mut self) -> Option<oneshot::Sender<Snapshot>> {
+    pub(crate) async fn next(&mut self) -> Option<oneshot::Sender<S>> {
         self.0.recv().await
     }
 }
 
-impl Asker {
+impl<S> Asker<S> {
     /// How the driver stands; `None` where it does not answer `within` that time, or has ended.
-    pub async fn ask(&self, within: Duration) -> Option<Snapshot> {
+    pub async fn ask(&self, within: Duration) -> Option<S> {
         let (sender, answer) = oneshot::channel();
         let asked = async {
             self.0.send(sender).await.ok()?;

@@ -36,7 +36,7 @@ fn received(token: u64, reply: Option<&str>, status: Option<u16>, payload: &[u8]
     jetstream::Input::Received(Message {
         to: Address::Inbox(token),
         reply: reply.map(Into::into),
-        status: status.map(|code| Status { code, description: String::new() }),
+        status: status.map(|code| Status { code, description: "".into() }),
         headers: vec![],
         payload: payload.to_vec(),
         received_at: WallTime::from_millis(0),
@@ -77,6 +77,7 @@ async fn a_message_that_comes_while_the_deliveries_stop_is_given_back() {
         tape: None,
         turns: Turns::default(),
         questions: questions().1,
+        spans: None,
         pulls_restarted: 0,
     };
     assert_eq!(driver.run(&mut signals).await, Ended::Drained { abandoned: 0 });

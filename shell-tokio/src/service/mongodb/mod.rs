@@ -4,7 +4,7 @@ mod batches;
 pub(crate) mod driver_error;
 mod page;
 pub(crate) mod reply;
-mod segment;
+pub(crate) mod segment;
 mod small;
 pub(crate) mod socket;
 pub mod stale;
@@ -17,9 +17,12 @@ use tokio::{
     sync::mpsc,
     task::{Id, JoinError, JoinSet},
 };
-use transcript_client::mongodb::{Client, CommandError, CommandId, Input as Told, Notice, Output, Reply, Request};
+use transcript_client::mongodb::{
+    Client, CommandError, CommandId, Input as ClientInput, Notice, Output, Reply, Request,
+};
 use transcript_core::{Input, ids::EffectId};
 
+pub(crate) use self::page::tally;
 use self::socket::Socket;
 pub use self::{
     batches::{BatchSizes, Distribution},
@@ -94,11 +97,11 @@ impl Connection {
                         return;
                     }
                     for (id, request) in requests.drain(..) {
-                        self.client.handle(self.clock.now(), Told::Asked { id, request });
+                        self.client.handle(self.clock.now(), ClientInput::Asked { id, request });
                     }
                 }
                 Some((id, reply)) = self.running.next() => {
-                    self.client.handle(self.clock.now(), Told::Answered { id, reply });
+                    self.client.handle(self.clock.now(), ClientInput::Answered { id, reply });
                 }
             }
             while let Some(output) = self.client.poll_output() {

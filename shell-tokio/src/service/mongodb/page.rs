@@ -1,7 +1,10 @@
 //! A page of a large call, and the tally that tells its order.
 
 use futures::TryStreamExt;
-use mongodb::bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocumentBuf, doc, raw::cstr, rawdoc};
+use mongodb::{
+    Collection,
+    bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocumentBuf, doc, raw::cstr, rawdoc},
+};
 use transcript_client::mongodb::{CommandError, IndexedNumbers, PageRead, Place, SortKey, StoredId};
 use transcript_core::{Tally, contract::SEGMENTS_COLLECTION, summary::Order};
 
@@ -45,28 +48,31 @@ impl Socket {
         }
     }
 
-    /// Counts the segments of a session, and those without a start on the session's clock, from the index alone.
     pub(super) async fn tally(&self, session_id: &str) -> Result<Tally, CommandError> {
-        // As segments are read: an array that holds the mark or a number is neither.
-        let has_start = doc! { "$and": [
-            { "$eq": ["$onSessionClock", true] },
-            { "$in": [{ "$type": "$startMs" }, ["int", "long", "double"]] },
-            { "$gte": ["$startMs", i64::MIN] }, { "$lt": ["$startMs", BEYOND] },
-        ] };
-        let pipeline = [
-            doc! { "$match": { "sessionId": { "$eq": session_id, "$not": { "$type": "array" } } } },
-            doc! { "$group": {
-                "_id": null,
-                "segments": { "$sum": 1_i64 },
-                "withoutStart": { "$sum": { "$cond": [has_start, 0_i64, 1_i64] } },
-            } },
-        ];
-        let groups: Vec<RawDocumentBuf> =
-            self.answer(async { self.segments().aggregate(pipeline).with_type().await?.try_collect().await }).await?;
-        // A session without segments makes no group.
-        let number = |field: &str| groups.first().map_or(0, |group| reply::number(group.get(field).ok().flatten()));
-        Ok(Tally { segments: number("segments"), without_start: number("withoutStart") })
+        self.answer(tally(&self.segments(), session_id)).await
     }
+}
+
+/// Counts the segments of a session, and those without a start on the session's clock, from the index alone.
+pub(crate) async fn tally(segments: &Collection<RawDocumentBuf>, session_id: &str) -> mongodb::error::Result<Tally> {
+    // As segments are read: an array that holds the mark or a number is neither.
+    let has_start = doc! { "$and": [
+        { "$eq": ["$onSessionClock", true] },
+        { "$in": [{ "$type": "$startMs" }, ["int", "long", "double"]] },
+        { "$gte": ["$startMs", i64::MIN] }, { "$lt": ["$startMs", BEYOND] },
+    ] };
+    let pipeline = [
+        doc! { "$match": { "sessionId": { "$eq": session_id, "$not": { "$type": "array" } } } },
+        doc! { "$group": {
+            "_id": null,
+            "segments": { "$sum": 1_i64 },
+            "withoutStart": { "$sum": { "$cond": [has_start, 0_i64, 1_i64] } },
+        } },
+    ];
+    let groups: Vec<RawDocumentBuf> = segments.aggregate(pipeline).with_type().await?.try_collect().await?;
+    // A session without segments makes no group.
+    let number = |field: &str| groups.first().map_or(0, |group| reply::number(group.get(field).ok().flatten()));
+    Ok(Tally { segments: number("segments"), without_start: number("withoutStart") })
 }
 
 impl PageQuery<'_> {

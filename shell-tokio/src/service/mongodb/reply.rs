@@ -74,6 +74,7 @@ pub(crate) fn stored(document: &RawDocument) -> Stored {
         complete: document.get_bool("complete").unwrap_or(false),
         notified,
         revision: number(document.get("revision").ok().flatten()).max(1),
+        reprocess: number(document.get("reprocess").ok().flatten()),
         revised: document.get_document("revised").ok().map(|mark| number(mark.get("revision").ok().flatten())),
     }
 }

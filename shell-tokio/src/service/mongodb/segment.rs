@@ -23,7 +23,7 @@ enum Text {
 /// A time or an index of another type than the contract's counts as missing. A label that is a number is that number written
 /// out, because some speech-to-text services number their speakers. Every other text or label that is no valid text is
 /// damaged: what can be read of it counts.
-pub(super) fn read(document: &RawDocument) -> Document {
+pub(crate) fn read(document: &RawDocument) -> Document {
     let mut segment = Segment::default();
     let (mut id, mut damaged) = (DocumentId::Text, false);
     for element in document.iter_elements() {

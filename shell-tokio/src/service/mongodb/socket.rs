@@ -153,8 +153,10 @@ impl Socket {
 
     async fn read_back(&self, keys: &[Key]) -> Result<Reply, CommandError> {
         let keys: Vec<Bson> = keys.iter().map(|key| Bson::from(key.as_str())).collect();
-        let fields =
-            doc! { "segments": 1, "edits": 1, "complete": 1, "notified": 1, "revision": 1, "revised.revision": 1 };
+        let fields = doc! {
+            "segments": 1, "edits": 1, "complete": 1, "notified": 1, "revision": 1, "revised.revision": 1,
+            "reprocess": 1,
+        };
         let found: Vec<RawDocumentBuf> = self
             .answer(async {
                 let summaries = self.summaries();

@@ -78,17 +78,25 @@ fn number(n: u64) -> RawBson {
     i64::try_from(n).map_or(RawBson::Null, RawBson::Int64)
 }
 
-/// The conditional upsert: the summary replaces a stored one of no later version of the segments. One that was announced is
-/// replaced only by one of a later version, which takes over its marks and is the next revision.
+/// The conditional upsert: the summary replaces a stored one that is not ahead of it (`Stored::is_ahead_of`). One that was
+/// announced is replaced only by one of a later version of the segments, or of the same that an operator has asked for since,
+/// which takes over its marks and is the next revision.
 pub(super) fn upsert(summary: &Summary, new: &RawDocumentBuf, missing: Missing) -> RawDocumentBuf {
     let announced = || rawdoc! { "$ne": [{ "$type": "$notified" }, "missing"] };
     let revision = rawdoc! { "$add": [{ "$cond": [{ "$isNumber": "$revision" }, "$revision", 1] }, 1] };
     // A field that is missing in the stored summary stays missing.
     let marks = rawdoc! { "notified": "$notified", "revision": revision, "revised": "$revised" };
     let marks = rawdoc! { "$cond": [announced(), marks, {}] };
-    let replaced = rawdoc! { "$mergeObjects": [{ "$literal": new.clone() }, marks] };
+    // BSON sorts texts and arrays after numbers, and what is missing before them.
+    let reprocess = || rawdoc! { "$cond": [{ "$isNumber": "$reprocess" }, "$reprocess", 0] };
+    let asked = at_most(summary.reprocess);
+    let is_later = || rawdoc! { "$gt": [reprocess(), asked] };
+    let later = rawdoc! { "$cond": [is_later(), { "reprocess": "$reprocess" }, {}] };
+    let replaced = rawdoc! { "$mergeObjects": [{ "$literal": new.clone() }, later, marks] };
     let version = summary.version();
-    let ahead = rawdoc! { "$or": [is_later_than(version), { "$and": [is_of(version), announced()] }] };
+    let is_same = rawdoc! { "$and": [{ "$eq": [reprocess(), asked] }, announced()] };
+    let stays = rawdoc! { "$and": [is_of(version), { "$or": [is_later(), is_same] }] };
+    let ahead = rawdoc! { "$or": [is_later_than(version), stays] };
     let choice = rawdoc! { "$cond": [ahead, "$$ROOT", replaced] };
     rawdoc! {
         "q": { "_id": summary.key.as_str() },

@@ -1,13 +1,16 @@
-//! `run --record`: writes a trace of what the core is told, beside the work and never in its way.
+//! `run --record` and `transcriber --record`: write a trace of what the state machine is told, beside the work and never in
+//! its way.
 //!
-//! The driver puts a copy of every input into a [`Tape`]. A thread takes them out, asks a second core what it says to
-//! each ([`transcript_trace::Recorder`]) and writes both into files that are rotated by size and age. The driver never
+//! The driver puts a copy of every input into a [`Tape`]. A thread takes them out, and writes them with what is said to each
+//! into files that are rotated by size and age: by a second core for a processor ([`transcript_trace::Recorder`]), by the
+//! state machine itself for a transcriber ([`transcript_trace::TranscriberRecorder`]). The driver never
 //! waits for it: what finds the tape full is left out, counted, and the trace says so once it goes on. Neither does a disk
 //! that is full or gone hurt a job.
 //!
 //! It is a thread of its own, not a task: it computes and writes without a pause, and lives as long as the process.
 
 mod files;
+mod machine;
 mod tape;
 mod writer;
 
@@ -25,9 +28,10 @@ use std::{
 use bytesize::ByteSize;
 use thiserror::Error;
 use tokio::sync::oneshot;
-use transcript_core::Processor;
-use transcript_trace::{Content, Header};
+use transcript_core::WallTime;
+use transcript_trace::Content;
 
+pub(crate) use self::tape::Copied;
 use self::{
     files::Directory,
     tape::{Bounds, TapeReader},
@@ -35,9 +39,10 @@ use self::{
 };
 pub use self::{
     files::{file_stem, is_trace_file},
+    machine::Machine,
     tape::Tape,
 };
-use crate::{private_files, service::clock::Clock};
+use crate::{cli::RecordArgs, private_files, service::clock::Clock};
 
 /// What the tape holds at most. A burst of ten thousand calls fits in, should the recorder not get to run meanwhile.
 const TAPE: Bounds = Bounds { inputs: 1 << 17, bytes: 64 << 20 };
@@ -47,6 +52,17 @@ const GATHER: Duration = Duration::from_millis(5);
 const RETRY: Duration = Duration::from_secs(10);
 /// How long a process that ends gives the recorder to write what is on the tape.
 const FINISH: Duration = Duration::from_secs(3);
+
+/// Whose trace it is, and what is in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Subject<'a> {
+    /// The name of the processor or of the transcriber.
+    pub name: &'a str,
+    /// When it started.
+    pub started_at: WallTime,
+    /// Whether the words of the calls are kept.
+    pub content: Content,
+}
 
 /// Where a trace goes, and how much of it there may be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +75,15 @@ pub struct Target {
     pub max_age: Duration,
     /// What the traces in the directory, whoever wrote them, may take together: the oldest ones are removed.
     pub keep: ByteSize,
+}
+
+impl Target {
+    /// Where the settings say; `None` where nothing is recorded.
+    #[must_use]
+    pub fn of(args: &RecordArgs) -> Option<Self> {
+        let RecordArgs { directory, max_size, max_age, keep, .. } = args.clone();
+        Some(Self { directory: directory?, max_size, max_age, keep })
+    }
 }
 
 /// Why a trace was not begun.
@@ -122,21 +147,26 @@ pub fn prepare(directory: &Path) -> Result<(), RecordError> {
     tempfile::tempfile_in(directory).map(drop).map_err(failed)
 }
 
-/// Starts to record. `core` must be as the driver's is; it is told what that one is told.
+/// Starts to record. `recorder` has written the header of its trace.
 ///
 /// # Errors
 ///
 /// The first file cannot be written.
-pub fn start(target: &Target, header: Header, core: Processor, clock: Clock) -> Result<(Tape, Recording), RecordError> {
+pub fn start<M: Machine>(
+    target: &Target,
+    subject: Subject<'_>,
+    recorder: M::Recorder,
+    clock: Clock,
+) -> Result<(Tape<M>, Recording), RecordError> {
     let failed = |source| RecordError::Directory { directory: target.directory.clone(), source };
-    let words = match header.content {
+    let words = match subject.content {
         Content::Redacted => "the words of the calls are left out",
         Content::Kept => "the words of the calls are kept (--record-content)",
     };
-    let stem = file_stem(header.processor.as_deref().unwrap_or_default(), header.started_at, std::process::id());
+    let stem = file_stem(subject.name, subject.started_at, std::process::id());
     let place = Directory::new(target.directory.clone(), stem, target.keep.as_u64());
     let rotation = Rotation { max_bytes: target.max_size.as_u64(), max_age: target.max_age, retry: RETRY };
-    let writer = Writer::start(place, rotation, header, core, clock.now()).map_err(failed)?;
+    let writer = Writer::<_, M>::start(place, rotation, recorder, clock.now()).map_err(failed)?;
     tracing::info!(
         directory = %target.directory.display(), file = writer.file(),
         "recording: {words}"
@@ -176,7 +206,12 @@ impl Recording {
 }
 
 /// Writes until the tape is gone, and flushes whenever it is empty.
-fn write_down(mut writer: Writer<Directory>, played: &TapeReader, clock: Clock, health: &RecorderHealth) {
+fn write_down<M: Machine>(
+    mut writer: Writer<Directory, M>,
+    played: &TapeReader<M>,
+    clock: Clock,
+    health: &RecorderHealth,
+) {
     let mut flushed = clock.now();
     loop {
         let told = match played.at_once() {

@@ -6,12 +6,9 @@ use std::sync::{
     mpsc::{Receiver, Sender, channel},
 };
 
-use transcript_core::{Input, Report, Time, ids::JobId};
+use transcript_core::{Processor, Time};
 
-/// What an input takes on the tape, whatever is in it, in bytes.
-const INPUT: usize = 256;
-/// What a segment takes beside its texts, in bytes.
-const SEGMENT: usize = 128;
+use super::machine::Machine;
 
 /// How much the tape holds at most.
 #[derive(Debug, Clone, Copy)]
@@ -23,28 +20,28 @@ pub(super) struct Bounds {
 
 /// The driver's end: takes inputs as long as there is room, and never waits.
 #[derive(Debug)]
-pub struct Tape {
-    to: Sender<TapedInput>,
+pub struct Tape<M: Machine = Processor> {
+    to: Sender<TapedInput<M>>,
     on_it: Arc<OnIt>,
     bounds: Bounds,
-    /// Once it was full nothing is taken until it is half empty: a gap ends the account of all jobs under way, so one long
+    /// Once it was full nothing is taken until it is half empty: a gap ends the account of what is under way, so one long
     /// gap is better than many short ones.
     full: bool,
 }
 
 /// The recorder's end.
 #[derive(Debug)]
-pub(super) struct TapeReader {
-    from: Receiver<TapedInput>,
+pub(super) struct TapeReader<M: Machine = Processor> {
+    from: Receiver<TapedInput<M>>,
     on_it: Arc<OnIt>,
 }
 
-/// What the core was told.
+/// What the state machine was told.
 #[derive(Debug)]
-pub(super) struct TapedInput {
+pub(super) struct TapedInput<M: Machine = Processor> {
     pub(super) at: Time,
-    pub(super) job: Option<JobId>,
-    pub(super) input: Input,
+    pub(super) answer: M::Answer,
+    pub(super) input: M::Input,
     /// How many inputs before it were left out.
     pub(super) lost_before: u64,
     weight: usize,
@@ -60,16 +57,16 @@ struct OnIt {
 }
 
 /// A tape of these bounds.
-pub(super) fn tape(bounds: Bounds) -> (Tape, TapeReader) {
+pub(super) fn tape<M: Machine>(bounds: Bounds) -> (Tape<M>, TapeReader<M>) {
     let (to, from) = channel();
     let on_it = Arc::new(OnIt::default());
     (Tape { to, on_it: Arc::clone(&on_it), bounds, full: false }, TapeReader { from, on_it })
 }
 
-impl Tape {
-    /// A copy of an input that the core is about to be told; `None` where there is no room for it, which is counted.
-    pub(crate) fn copy(&mut self, input: &Input) -> Option<Copied> {
-        let weight = weight(input);
+impl<M: Machine> Tape<M> {
+    /// A copy of an input that the state machine is about to be told; `None` where there is no room for it, which is counted.
+    pub(crate) fn copy(&mut self, input: &M::Input) -> Option<Copied<M>> {
+        let weight = M::weight(input);
         let (inputs, bytes) = (self.on_it.inputs.load(Ordering::Relaxed), self.on_it.bytes.load(Ordering::Relaxed));
         let Bounds { inputs: most, bytes: most_bytes } = self.bounds;
         let fits = inputs < most && (bytes == 0 || bytes.saturating_add(weight) <= most_bytes);
@@ -85,13 +82,13 @@ impl Tape {
         Some(Copied { input: input.clone(), weight })
     }
 
-    /// Hands it on, with what the core made of it.
-    pub(crate) fn put(&mut self, at: Time, job: Option<JobId>, copied: Copied) {
+    /// Hands it on, with what the state machine made of it.
+    pub(crate) fn put(&mut self, at: Time, answer: M::Answer, copied: Copied<M>) {
         let Copied { input, weight } = copied;
         let lost_before = self.on_it.lost.swap(0, Ordering::Relaxed);
         self.on_it.inputs.fetch_add(1, Ordering::Relaxed);
         self.on_it.bytes.fetch_add(weight, Ordering::Relaxed);
-        if self.to.send(TapedInput { at, job, input, lost_before, weight }).is_err() {
+        if self.to.send(TapedInput { at, answer, input, lost_before, weight }).is_err() {
             // The recorder is gone. What is on the tape stays there, and the tape fills up.
             self.on_it.lost.fetch_add(lost_before + 1, Ordering::Relaxed);
         }
@@ -100,19 +97,19 @@ impl Tape {
 
 /// An input for which there is room.
 #[derive(Debug)]
-pub(crate) struct Copied {
-    input: Input,
+pub(crate) struct Copied<M: Machine = Processor> {
+    input: M::Input,
     weight: usize,
 }
 
-impl TapeReader {
+impl<M: Machine> TapeReader<M> {
     /// The next input, if there is one.
-    pub(super) fn at_once(&self) -> Option<TapedInput> {
+    pub(super) fn at_once(&self) -> Option<TapedInput<M>> {
         self.from.try_recv().ok().inspect(|told| self.take(told))
     }
 
     /// The next input, however long it takes; `None` once the tape is gone.
-    pub(super) fn next(&self) -> Option<TapedInput> {
+    pub(super) fn next(&self) -> Option<TapedInput<M>> {
         self.from.recv().ok().inspect(|told| self.take(told))
     }
 
@@ -121,31 +118,8 @@ impl TapeReader {
         self.on_it.lost.swap(0, Ordering::Relaxed)
     }
 
-    fn take(&self, told: &TapedInput) {
+    fn take(&self, told: &TapedInput<M>) {
         self.on_it.inputs.fetch_sub(1, Ordering::Relaxed);
         self.on_it.bytes.fetch_sub(told.weight, Ordering::Relaxed);
     }
-}
-
-/// About how many bytes a copy of the input takes.
-fn weight(input: &Input) -> usize {
-    let more = match input {
-        Input::Delivered(delivery) => delivery.payload.0.len(),
-        Input::Reported { report: Report::Loaded(page), .. } => page
-            .segments
-            .iter()
-            .map(|segment| {
-                SEGMENT + segment.id.len() + segment.text.len() + segment.speaker.as_ref().map_or(0, String::len)
-            })
-            .sum(),
-        Input::Reported { report: Report::Failed(failure), .. } => failure.detail.len(),
-        Input::Exhausted(exhausted) => exhausted.payload.as_ref().map_or(0, |payload| payload.0.len()),
-        Input::Reported { .. }
-        | Input::Stale(_)
-        | Input::Consumer(_)
-        | Input::Woken
-        | Input::Drain
-        | Input::DeliveriesStopped => 0,
-    };
-    INPUT + more
 }

@@ -11,10 +11,10 @@ use std::{
 use nix::{sys::stat::Mode, unistd::mkfifo};
 use tempfile::TempDir;
 use transcript_core::{
-    Delivery, Effect, Input, Output, Page, Payload, Report, Settings, Stored, Time, WallTime, ids::JobId,
+    Delivery, Effect, Input, Output, Page, Payload, Processor, Report, Settings, Stored, Time, WallTime, ids::JobId,
     summary::Segment,
 };
-use transcript_trace::{FORMAT, Servers};
+use transcript_trace::{FORMAT, Header, Recorder, Servers};
 
 use super::*;
 use crate::{
@@ -89,10 +89,15 @@ fn header() -> Header {
         started_at: WallTime::from_millis(1_795_993_057_300),
         content: Content::Redacted,
         settings: settings(),
+        pull_expires: None,
         continues: None,
         session: None,
         about: None,
     }
+}
+
+fn recorder() -> Recorder<Vec<u8>> {
+    Recorder::new(vec![], header(), core()).unwrap()
 }
 
 fn delivery(sequence: u64) -> Input {
@@ -104,6 +109,7 @@ fn delivery(sequence: u64) -> Input {
         received_at: WallTime::from_millis(1_795_993_057_301),
         reply: format!("reply.{sequence}").into(),
         redrive_of: None,
+        trace_context: None,
         payload: Payload(payload.into_bytes()),
     })
 }
@@ -125,9 +131,15 @@ fn report(effect: &Effect) -> Report {
     match effect {
         Effect::Count { .. } => Report::Counted { segments: 2 },
         Effect::Load { .. } => Report::Loaded(page(40)),
-        Effect::Save { .. } => {
-            Report::Saved(Stored { segments: 2, complete: true, notified: None, revision: 1, revised: None, edits: 0 })
-        }
+        Effect::Save { .. } => Report::Saved(Stored {
+            segments: 2,
+            complete: true,
+            notified: None,
+            revision: 1,
+            revised: None,
+            edits: 0,
+            reprocess: 0,
+        }),
         Effect::Check { .. } => Report::Checked(None),
         Effect::Publish { notification, .. } => {
             Report::Published { stream_sequence: 1, segments: notification.segments, edits: 0 }
@@ -148,12 +160,12 @@ fn directory(path: &Path, keep: u64) -> Directory {
 }
 
 fn writer<P: Place>(place: P, max_bytes: u64) -> Writer<P> {
-    Writer::start(place, rotation(max_bytes), header(), core(), Time::ZERO).unwrap()
+    Writer::start(place, rotation(max_bytes), recorder(), Time::ZERO).unwrap()
 }
 
 /// Has the writer write all that happened, and flush after each.
 fn write<P: Place>(writer: &mut Writer<P>, happened: Vec<Happened>) {
-    let (mut tape, played) = tape(ROOMY);
+    let (mut tape, played) = tape::<Processor>(ROOMY);
     for happened in happened {
         put(&mut tape, happened);
         while let Some(told) = played.at_once() {
@@ -198,7 +210,7 @@ fn text(directory: &TempDir) -> String {
 #[test]
 fn what_finds_the_tape_full_is_counted_and_the_rest_replays() {
     let place = TempDir::new().unwrap();
-    let (mut tape, played) = tape(Bounds { inputs: 40, bytes: 1 << 20 });
+    let (mut tape, played) = tape::<Processor>(Bounds { inputs: 40, bytes: 1 << 20 });
     let mut writer = writer(directory(place.path(), 1 << 30), 1 << 20);
     let mut world = FastWorld::new();
     let put_all = |happened: Vec<Happened>, tape: &mut Tape| -> u64 {
@@ -231,7 +243,7 @@ fn what_finds_the_tape_full_is_counted_and_the_rest_replays() {
 
 #[test]
 fn a_tape_that_was_full_takes_nothing_until_it_is_half_empty() {
-    let (mut tape, played) = tape(Bounds { inputs: 4, bytes: 1 << 20 });
+    let (mut tape, played) = tape::<Processor>(Bounds { inputs: 4, bytes: 1 << 20 });
     let input = || (Time::ZERO, None, Input::Woken);
     assert_eq!([1, 2, 3, 4, 5].map(|_| put(&mut tape, input())), [true, true, true, true, false]);
     assert!(played.at_once().is_some());
@@ -244,7 +256,7 @@ fn a_tape_that_was_full_takes_nothing_until_it_is_half_empty() {
 
 #[test]
 fn a_giant_page_fills_the_tape_and_is_taken_only_when_it_is_empty() {
-    let (mut tape, played) = tape(Bounds { inputs: 100, bytes: 10_000 });
+    let (mut tape, played) = tape::<Processor>(Bounds { inputs: 100, bytes: 10_000 });
     let FastWorld { mut core, .. } = FastWorld::new();
     core.handle(Time::ZERO, delivery(1));
     let effect = {
@@ -310,7 +322,7 @@ fn a_difference_is_told_by_its_file_and_line() {
 fn files_are_rotated_by_age() {
     let place = TempDir::new().unwrap();
     let rotation = Rotation { max_age: Duration::from_millis(30), ..rotation(1 << 20) };
-    let mut writer = Writer::start(directory(place.path(), 1 << 30), rotation, header(), core(), Time::ZERO).unwrap();
+    let mut writer = Writer::start(directory(place.path(), 1 << 30), rotation, recorder(), Time::ZERO).unwrap();
     write(&mut writer, FastWorld::new().calls(5));
     writer.finish(0);
     assert!(files(place.path()).len() > 1);

@@ -6,10 +6,8 @@ use std::{
     time::Duration,
 };
 
+use super::{files::Place, machine::Machine, tape::TapedInput};
 use transcript_core::{Processor, Time};
-use transcript_trace::{Header, Recorder};
-
-use super::{files::Place, tape::TapedInput};
 
 /// How many bytes are gathered at most before they are written.
 const GATHERED: usize = 256 << 10;
@@ -29,10 +27,10 @@ pub(super) struct Rotation {
 /// A trace that is being written. Whole lines are gathered and written together, so that a kill leaves whole lines; where
 /// writing fails, what was gathered is left out.
 #[derive(Debug)]
-pub(super) struct Writer<P: Place> {
+pub(super) struct Writer<P: Place, M: Machine = Processor> {
     place: P,
     rotation: Rotation,
-    recorder: Recorder<Vec<u8>>,
+    recorder: M::Recorder,
     file: File<P::File>,
     /// The number of the last file that was written to.
     number: u32,
@@ -61,19 +59,12 @@ enum File<F> {
     },
 }
 
-impl<P: Place> Writer<P> {
-    /// Begins the first file.
-    pub(super) fn start(
-        mut place: P,
-        rotation: Rotation,
-        header: Header,
-        core: Processor,
-        now: Time,
-    ) -> io::Result<Self> {
+impl<P: Place, M: Machine> Writer<P, M> {
+    /// Begins the first file. `recorder` has written its header.
+    pub(super) fn start(mut place: P, rotation: Rotation, mut recorder: M::Recorder, now: Time) -> io::Result<Self> {
         place.make_room(rotation.max_bytes);
         let (mut file, number) = create(&mut place, 1)?;
-        let mut recorder = Recorder::new(vec![], header, core)?;
-        let header = mem::take(recorder.get_mut());
+        let header = mem::take(M::lines(&mut recorder));
         if let Err(error) = file.write_all(&header) {
             place.cut_back(&mut file, number, 0)?;
             return Err(error);
@@ -97,8 +88,8 @@ impl<P: Place> Writer<P> {
         (matches!(self.file, File::Failing { .. }), self.all_left_out)
     }
 
-    /// Takes what the core was told.
-    pub(super) fn write(&mut self, told: TapedInput) {
+    /// Takes what the state machine was told.
+    pub(super) fn write(&mut self, told: TapedInput<M>) {
         self.now = self.now.max(told.at);
         self.lost(told.lost_before);
         self.turn_over();
@@ -107,16 +98,16 @@ impl<P: Place> Writer<P> {
             return;
         }
         self.gathered += 1;
-        if let Err(error) = self.recorder.record(told.at, told.job, told.input) {
+        if let Err(error) = M::record(&mut self.recorder, told.at, told.answer, told.input) {
             self.fail(&error.to_string(), self.rotation.retry);
-        } else if self.recorder.get_mut().len() >= GATHERED {
+        } else if M::lines(&mut self.recorder).len() >= GATHERED {
             self.flush();
         }
     }
 
     /// Writes what is gathered.
     pub(super) fn flush(&mut self) {
-        let lines = self.recorder.get_mut();
+        let lines = M::lines(&mut self.recorder);
         let File::Open { file, bytes, .. } = &mut self.file else { return };
         if lines.is_empty() {
             return;
@@ -157,7 +148,7 @@ impl<P: Place> Writer<P> {
             File::Open { .. } => {
                 self.all_left_out += inputs;
                 tracing::info!(inputs, "inputs were left out of the trace: the recorder could not keep up");
-                if let Err(error) = self.recorder.lost(self.now, inputs, FULL) {
+                if let Err(error) = M::lost(&mut self.recorder, self.now, inputs, FULL) {
                     self.fail(&error.to_string(), self.rotation.retry);
                 }
             }
@@ -166,7 +157,7 @@ impl<P: Place> Writer<P> {
 
     /// Goes on in another file where it is time for that.
     fn turn_over(&mut self) {
-        let (now, gathered) = (self.now, length(self.recorder.get_mut()));
+        let (now, gathered) = (self.now, length(M::lines(&mut self.recorder)));
         let Rotation { max_bytes, max_age, .. } = self.rotation;
         if let File::Open { bytes, since, .. } = &self.file {
             if bytes + gathered < max_bytes && now.since(*since) < max_age {
@@ -183,7 +174,7 @@ impl<P: Place> Writer<P> {
             File::Failing { retry, why } if *retry <= now => {
                 let why = format!("the trace could not be written: {why}");
                 let left_out = self.left_out;
-                let gone_on = self.go_on().and_then(|()| self.recorder.lost(now, left_out, &why));
+                let gone_on = self.go_on().and_then(|()| M::lost(&mut self.recorder, now, left_out, &why));
                 // What was left out is said in its first lines: they must be there before it counts as going on.
                 match gone_on {
                     Ok(()) => self.flush(),
@@ -202,7 +193,7 @@ impl<P: Place> Writer<P> {
         let before = self.file();
         self.place.make_room(self.rotation.max_bytes);
         let (file, number) = create(&mut self.place, self.number + 1)?;
-        self.recorder.go_on(vec![], &before)?;
+        M::go_on(&mut self.recorder, &before)?;
         self.file = File::Open { file, bytes: 0, since: self.now, before: self.number };
         self.number = number;
         Ok(())
@@ -231,7 +222,7 @@ impl<P: Place> Writer<P> {
             }
             File::Failing { .. } => tracing::debug!(why, "the trace still cannot be written"),
         }
-        self.recorder.get_mut().clear();
+        M::lines(&mut self.recorder).clear();
         let gathered = mem::take(&mut self.gathered);
         self.leave_out(gathered);
     }

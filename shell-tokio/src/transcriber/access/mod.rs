@@ -1,9 +1,10 @@
-//! Who may connect: tokens, what they are bound to, and origins of web pages.
+//! Who may connect: tokens, what they are bound to, signatures of engines, and origins of web pages.
 //!
 //! A refusal says its reason and repeats nothing of the token.
 
 mod origin;
 mod ring_provider;
+mod signature;
 mod signed;
 
 use std::{fs, io};
@@ -12,10 +13,15 @@ use axum::http::{HeaderMap, StatusCode, header};
 use ring::hmac;
 use thiserror::Error;
 use transcript_core::ids::Session;
+use transcript_dialects::Dialect;
+use transcript_transcriber::document::Transport;
 
-pub use self::origin::{BadOrigin, Origin};
-use self::signed::Signed;
-use crate::{cli::TranscriberAccess, secret::SecretFile};
+pub use self::{
+    origin::{BadOrigin, Origin},
+    signature::SignedRequest,
+};
+use self::{signature::Signatures, signed::Signed};
+use crate::{cli::TranscriberAccess, secret::SecretFile, service::clock::Clock};
 
 /// The subprotocol that the server speaks.
 pub const SUBPROTOCOL: &str = "transcript";
@@ -28,7 +34,24 @@ const SHORTEST_SECRET: usize = 16;
 #[derive(Debug)]
 pub struct Access {
     tokens: Tokens,
+    signatures: Signatures,
     origins: Vec<Origin>,
+    clock: Clock,
+}
+
+/// What of a request its token is looked for in, and what is asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct AccessRequest<'a> {
+    /// Its headers.
+    pub headers: &'a HeaderMap,
+    /// The value of the query parameter `token`.
+    pub query: Option<&'a str>,
+    /// The session that it is for.
+    pub session: &'a Session,
+    /// Whose frames it brings.
+    pub dialect: Dialect,
+    /// How it brings them.
+    pub transport: Transport,
 }
 
 #[derive(Debug)]
@@ -64,7 +87,8 @@ impl Access {
             }
             (None, None) => Tokens::NotNeeded,
         };
-        Ok(Self { tokens, origins: settings.allow_origin.clone() })
+        let signatures = Signatures::read(settings)?;
+        Ok(Self { tokens, signatures, origins: settings.allow_origin.clone(), clock: Clock::start() })
     }
 
     /// Whether anybody is let in.
@@ -73,26 +97,44 @@ impl Access {
         matches!(self.tokens, Tokens::NotNeeded)
     }
 
-    /// Whether a request for this session is let in. `query` is the value of the query parameter `token`.
+    /// Whether a request is let in, as far as its headers and its query say it: [`Self::check_signature`] comes after it. A
+    /// request that must be signed needs no token; one that it brings all the same is checked, because it can bind the request to
+    /// its session.
     ///
     /// # Errors
     ///
     /// Why it is not.
-    pub fn check(&self, headers: &HeaderMap, query: Option<&str>, session: &Session) -> Result<(), Refused> {
+    pub fn check(&self, request: AccessRequest<'_>) -> Result<(), Refused> {
+        let AccessRequest { headers, query, session, dialect, transport } = request;
         if headers.get_all(header::ORIGIN).iter().any(|origin| !self.origins.iter().any(|known| known.is(origin))) {
             return Err(Refused::Origin);
         }
-        let token = || token(headers).or(query).filter(|token| !token.is_empty()).ok_or(Refused::Missing);
-        match &self.tokens {
-            Tokens::NotNeeded => Ok(()),
-            Tokens::Shared(secrets) => {
-                let token = token()?.as_bytes();
+        let token = token(headers).or(query).filter(|token| !token.is_empty());
+        match (&self.tokens, token) {
+            (Tokens::NotNeeded, _) => Ok(()),
+            (Tokens::Shared(_) | Tokens::Signed(_), None) if self.signatures.are_required(dialect, transport) => Ok(()),
+            (Tokens::Shared(_) | Tokens::Signed(_), None) => Err(Refused::Missing),
+            (Tokens::Shared(secrets), Some(token)) => {
                 // Every secret is compared, so that the time does not say which one it was.
-                let known = secrets.iter().fold(false, |known, secret| secret.is(token) | known);
+                let known = secrets.iter().fold(false, |known, secret| secret.is(token.as_bytes()) | known);
                 if known { Ok(()) } else { Err(Refused::Unknown) }
             }
-            Tokens::Signed(signed) => signed.check(token()?, session),
+            (Tokens::Signed(signed), Some(token)) => signed.check(token, session),
         }
+    }
+
+    /// Whether the signature of a request is good, where a client of this dialect must sign.
+    ///
+    /// # Errors
+    ///
+    /// Why it is not.
+    pub fn check_signature(
+        &self,
+        dialect: Dialect,
+        transport: Transport,
+        request: SignedRequest<'_>,
+    ) -> Result<(), Refused> {
+        self.signatures.check(dialect, transport, request, self.clock.wall())
     }
 }
 
@@ -171,6 +213,16 @@ pub enum AccessError {
         /// Why.
         reason: &'static str,
     },
+    /// A file without a secret of an engine that can be used.
+    #[error("{option} {file} {reason}")]
+    Secret {
+        /// The setting that names the file.
+        option: &'static str,
+        /// The file.
+        file: SecretFile,
+        /// Why.
+        reason: &'static str,
+    },
 }
 
 /// Why a request is not let in.
@@ -200,6 +252,15 @@ pub enum Refused {
     /// The token is for another conversation or session.
     #[error("the token is for another conversation or session")]
     OtherSession,
+    /// There is no signature of the engine whose dialect it is.
+    #[error("a client of this dialect must sign, and the headers of its signature are missing")]
+    Unsigned,
+    /// The signature is not one of the engine's.
+    #[error("the signature is not one that was made with the engine's secret of this service, for this request")]
+    Forged,
+    /// The signature was made too long ago, or one of the clocks is wrong.
+    #[error("the time of the signature is more than five minutes away from that of this service")]
+    Stale,
     /// A web page of an origin that is not allowed.
     #[error("the origin of the web page is not allowed: see --allow-origin")]
     Origin,
@@ -216,7 +277,10 @@ impl Refused {
             | Self::Expired
             | Self::NoExpiry
             | Self::TooEarly
-            | Self::Audience => StatusCode::UNAUTHORIZED,
+            | Self::Audience
+            | Self::Unsigned
+            | Self::Forged
+            | Self::Stale => StatusCode::UNAUTHORIZED,
             Self::OtherSession | Self::Origin => StatusCode::FORBIDDEN,
         }
     }

@@ -53,8 +53,18 @@ fn with(name: header::HeaderName, value: &str) -> HeaderMap {
     HeaderMap::from_iter([(name, HeaderValue::from_str(value).unwrap())])
 }
 
+/// What becomes of a request of this dialect.
+fn check_as(dialect: Dialect, access: &Access, headers: &HeaderMap, query: Option<&str>) -> Result<(), Refused> {
+    let session = session();
+    access.check(AccessRequest { headers, query, session: &session, dialect, transport: Transport::Socket })
+}
+
+fn check(access: &Access, headers: &HeaderMap, query: Option<&str>) -> Result<(), Refused> {
+    check_as(Dialect::Native, access, headers, query)
+}
+
 fn checked(access: &Access, token: &str) -> Result<(), Refused> {
-    access.check(&with(header::AUTHORIZATION, &format!("Bearer {token}")), None, &session())
+    check(access, &with(header::AUTHORIZATION, &format!("Bearer {token}")), None)
 }
 
 #[test]
@@ -65,12 +75,12 @@ fn a_shared_secret_comes_by_header_subprotocol_or_query() {
     for secret in ["the-old-secret-of-all", "the-new-secret-of-all"] {
         assert_eq!(checked(&access, secret), Ok(()));
         let protocols = with(header::SEC_WEBSOCKET_PROTOCOL, &format!("transcript, token.{secret}"));
-        assert_eq!(access.check(&protocols, None, &session()), Ok(()));
-        assert_eq!(access.check(&HeaderMap::new(), Some(secret), &session()), Ok(()));
+        assert_eq!(check(&access, &protocols, None), Ok(()));
+        assert_eq!(check(&access, &HeaderMap::new(), Some(secret)), Ok(()));
     }
     assert_eq!(checked(&access, "the-old-secret-of-al"), Err(Refused::Unknown));
-    assert_eq!(access.check(&HeaderMap::new(), None, &session()), Err(Refused::Missing));
-    assert_eq!(access.check(&HeaderMap::new(), Some(""), &session()), Err(Refused::Missing));
+    assert_eq!(check(&access, &HeaderMap::new(), None), Err(Refused::Missing));
+    assert_eq!(check(&access, &HeaderMap::new(), Some("")), Err(Refused::Missing));
 }
 
 #[test]
@@ -112,7 +122,7 @@ fn a_token_of_hs256_must_be_signed_unexpired_and_for_this_session() {
 }
 
 fn checked_bytes(access: &Access, token: &str) -> Result<(), Refused> {
-    access.check(&HeaderMap::new(), Some(token), &session())
+    check(access, &HeaderMap::new(), Some(token))
 }
 
 #[test]
@@ -159,16 +169,39 @@ fn an_audience_is_required_where_the_service_has_one() {
 fn a_page_of_a_foreign_origin_is_refused_and_what_is_no_page_is_not() {
     let allow_origin = vec!["https://App.example".parse().unwrap(), "http://localhost:3000".parse().unwrap()];
     let access = Access::read(&TranscriberAccess { allow_origin, ..Default::default() }).unwrap();
-    let check = |access: &Access, origin: &str| access.check(&with(header::ORIGIN, origin), None, &session());
-    assert_eq!(check(&access, "https://app.example"), Ok(()));
-    assert_eq!(check(&access, "http://localhost:3000"), Ok(()));
+    let of_page = |access: &Access, origin: &str| check(access, &with(header::ORIGIN, origin), None);
+    assert_eq!(of_page(&access, "https://app.example"), Ok(()));
+    assert_eq!(of_page(&access, "http://localhost:3000"), Ok(()));
     for origin in ["https://app.example.evil", "http://app.example", "null", "http://localhost"] {
-        assert_eq!(check(&access, origin), Err(Refused::Origin), "{origin}");
+        assert_eq!(of_page(&access, origin), Err(Refused::Origin), "{origin}");
     }
-    assert_eq!(access.check(&HeaderMap::new(), None, &session()), Ok(()));
+    assert_eq!(check(&access, &HeaderMap::new(), None), Ok(()));
     let none = Access::read(&TranscriberAccess::default()).unwrap();
-    assert_eq!(check(&none, "https://app.example"), Err(Refused::Origin));
+    assert_eq!(of_page(&none, "https://app.example"), Err(Refused::Origin));
     for text in ["", "app.example", "https://", "https://a/b", "ftp://a", "https://a,https://b"] {
         assert!(text.parse::<Origin>().is_err(), "{text}");
     }
+}
+
+#[test]
+fn an_engine_that_must_sign_needs_no_token_and_one_that_it_brings_is_checked() {
+    let (_tokens, tokens) = file("the-secret-of-everybody-else");
+    let (_recall, recall) = file("whsec_dHdlbnR5LWZvdXIgYnl0ZXMgb2Yga2V5");
+    let settings = TranscriberAccess {
+        token_file: Some(tokens),
+        recall_secret_file: Some(recall),
+        ..TranscriberAccess::default()
+    };
+    let access = Access::read(&settings).unwrap();
+    let none = HeaderMap::new();
+    assert_eq!(check_as(Dialect::Recall, &access, &none, None), Ok(()));
+    assert_eq!(check_as(Dialect::Recall, &access, &none, Some("the-secret-of-everybody-else")), Ok(()));
+    assert_eq!(check_as(Dialect::Recall, &access, &none, Some("another")), Err(Refused::Unknown));
+    assert_eq!(check_as(Dialect::Native, &access, &none, None), Err(Refused::Missing));
+    assert_eq!(check_as(Dialect::ConversationRelay, &access, &none, None), Err(Refused::Missing));
+    let uri = axum::http::Uri::from_static("/");
+    let unsigned = SignedRequest { headers: &none, uri: &uri, body: b"" };
+    let signature = |dialect| access.check_signature(dialect, Transport::Socket, unsigned);
+    assert_eq!(signature(Dialect::Recall), Err(Refused::Unsigned));
+    assert_eq!(signature(Dialect::Native), Ok(()));
 }

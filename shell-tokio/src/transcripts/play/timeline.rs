@@ -70,7 +70,7 @@ pub(super) fn timeline(transcript: &Transcript, speed: f64, mishaps: Mishaps) ->
             }
         }
         let announced = told.announced.unwrap_or(own.len() as u64);
-        let ended = SessionEnded { session: told.session.clone(), published_segments: announced };
+        let ended = SessionEnded { session: told.session.clone(), published_segments: announced, reprocess: 0 };
         ends.push(Step { due: end, action: Action::End(ended) });
         played.push(PlayedSession {
             session: told.session.clone(),

@@ -1,6 +1,7 @@
 //! `show`: a stored summary, for people or as it is stored.
 
 mod render;
+mod transcript;
 
 use mongodb::{
     Database,
@@ -10,7 +11,10 @@ use serde::{Serialize, Serializer};
 use thiserror::Error;
 use transcript_core::{contract::SUMMARIES_COLLECTION, ids::Session};
 
-pub use self::render::render;
+pub use self::{
+    render::render,
+    transcript::{render_transcript, transcript},
+};
 use crate::terminal::harmless_json;
 
 /// Why there is nothing to show.

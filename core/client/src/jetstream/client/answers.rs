@@ -36,6 +36,7 @@ impl JetStream {
         // publish `NATS/1.0 503`.
         if let Some(subject) = message.reply.as_deref().and_then(AckSubject::parse) {
             self.pulls.received();
+            self.knows_deliveries(subject.stream_sequence);
             return self.delivered(subject, message);
         }
         let token = match message.to {

@@ -21,6 +21,7 @@ impl JetStream {
         self.look_at = self.now.after(self.settings.consumer_every);
         match answer {
             Answer::Consumer(consumer) => {
+                self.knows_deliveries(consumer.delivered);
                 if self.search.is_wanted() {
                     self.begin_search(&consumer);
                 }
@@ -39,12 +40,14 @@ impl JetStream {
                 }
             }
             Answer::Missing => {
+                self.assume_deliveries_known();
                 self.look_at = self.now.after(LOOK_AGAIN);
                 let problem = "the consumer or its stream is missing".to_owned();
                 self.outputs.push_back(Output::SetUp { problem });
                 self.end_search();
             }
             Answer::Failed(why) => {
+                self.assume_deliveries_known();
                 self.look_at = self.now.after(LOOK_AGAIN);
                 self.note(Note::ConsumerUnknown { why });
                 if self.search.is_wanted() && !self.search.goes_on_without_consumer() {

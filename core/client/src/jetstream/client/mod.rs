@@ -1,6 +1,7 @@
 //! The state machine.
 
 mod answers;
+mod known;
 mod looks;
 mod requests;
 
@@ -15,7 +16,10 @@ use transcript_core::{
     ids::{EffectId, JobId},
 };
 
-use self::requests::{Subjects, body};
+use self::{
+    known::KnownDeliveries,
+    requests::{Subjects, body},
+};
 use super::{
     Input, Note, Output, Settings, Timer, WakeUp,
     delivery::AckSubject,
@@ -50,6 +54,7 @@ pub struct JetStream {
     /// The tasks that wait before their next request.
     paused: BTreeSet<(Time, TaskId)>,
     heartbeats: VecDeque<Arc<str>>,
+    known: KnownDeliveries,
     pulls: Pulls,
     /// The last pull request and its payload: most of them are alike.
     last_pull: Option<(pull::Request, Vec<u8>)>,
@@ -88,6 +93,8 @@ enum TaskState {
     Queued,
     Open(u64),
     Paused,
+    /// The server may not know the delivery that it acknowledges.
+    Held,
 }
 
 #[derive(Debug)]
@@ -101,6 +108,8 @@ enum Work {
     Acknowledge {
         effect: EffectId,
         reply: Arc<str>,
+        /// The place of its message in the stream; 0 where the subject does not say it.
+        stream_sequence: u64,
         body: String,
         until: Time,
     },
@@ -155,6 +164,7 @@ impl JetStream {
             open: BTreeMap::new(),
             paused: BTreeSet::new(),
             heartbeats: VecDeque::new(),
+            known: KnownDeliveries::default(),
             last_pull: None,
             search: Search::default(),
             advisories: 0,
@@ -187,8 +197,7 @@ impl JetStream {
             }
         }
         self.serve_timers();
-        let payloads = self.tasks.range(TaskId::Payload(0)..).next().is_some();
-        if !payloads && self.pulls.has_stopped(self.now) {
+        if self.pulls.is_stopping() && !self.reads_payloads() && self.pulls.has_stopped(self.now) {
             self.tell(transcript_core::Input::DeliveriesStopped);
         }
     }
@@ -203,6 +212,11 @@ impl JetStream {
         }
         // A request that cannot be made is reported.
         self.outputs.pop_front().unwrap_or_else(|| Output::Wait(self.wake_up()))
+    }
+
+    /// Whether the payload of a delivery is being read, which the core is told of afterwards.
+    fn reads_payloads(&self) -> bool {
+        self.tasks.last_key_value().is_some_and(|(id, _)| matches!(id, TaskId::Payload(_)))
     }
 
     /// How many requests are under way or wait to be sent: what memory it holds grows with that.
@@ -229,6 +243,7 @@ impl JetStream {
         }
         self.suspect |= self.pulls.any_open() || self.search.is_on();
         self.pulls.forget();
+        self.known.forget();
         self.heartbeats.clear();
         let open = std::mem::take(&mut self.open);
         let mut queue: VecDeque<TaskId> = open.into_values().map(|(task, _)| task).collect();
@@ -254,13 +269,19 @@ impl JetStream {
         let until = self.now.after(self.settings.sends_within);
         let publish = |content| Work::Publish { effect: id, publication: Publication::new(content), until };
         let work = match effect {
-            Effect::Publish { key, announcement, notification } => {
-                publish(Content::Announcement { key, announcement, notification })
+            Effect::Publish { key, announcement, notification, trace_context } => {
+                let of_end = trace_context.as_deref();
+                let trace_context = match self.settings.spans {
+                    Some(spans) => Some(spans.of_announcement(id.job, announcement, of_end)),
+                    None => of_end.cloned(),
+                };
+                publish(Content::Announcement { key, announcement, notification, trace_context })
             }
             Effect::DeadLetter { dead_letter } => publish(Content::DeadLetter(dead_letter)),
             Effect::Republish { stream_sequence, ended } => publish(Content::Redriven { of: stream_sequence, ended }),
             Effect::Acknowledge { reply, acknowledgement, .. } => {
-                Work::Acknowledge { effect: id, reply, body: body(&acknowledgement), until }
+                let stream_sequence = AckSubject::parse(&reply).map_or(0, |subject| subject.stream_sequence);
+                Work::Acknowledge { effect: id, reply, stream_sequence, body: body(&acknowledgement), until }
             }
             Effect::Count { .. }
             | Effect::Load { .. }
@@ -279,7 +300,7 @@ impl JetStream {
                 self.open.remove(&token);
                 self.queue.push_back(id);
             }
-            Some(Task { state: TaskState::Paused, .. }) | None => self.queue.push_back(id),
+            Some(Task { state: TaskState::Paused | TaskState::Held, .. }) | None => self.queue.push_back(id),
         }
     }
 

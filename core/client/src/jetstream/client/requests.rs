@@ -59,6 +59,13 @@ impl JetStream {
                 continue;
             }
             let Some(task) = self.tasks.get_mut(&id) else { continue };
+            if let Work::Acknowledge { stream_sequence, .. } = task.work
+                && !self.known.include(stream_sequence)
+            {
+                task.state = TaskState::Held;
+                self.known.hold(stream_sequence, id);
+                continue;
+            }
             let read = |which: &Which| frame(Arc::clone(&self.subjects.read), which.body());
             let made = match &task.work {
                 Work::Publish { publication, .. } | Work::Keep { publication } => {
@@ -115,8 +122,10 @@ impl JetStream {
 
     /// Whether a message that breaks the connection may be under way.
     pub(super) fn holds_pulls(&self) -> bool {
+        // Only a few kinds come behind it in the order of the tasks, and mostly there is none of them.
+        let may_be = self.tasks.last_key_value().is_some_and(|(id, _)| *id >= TaskId::Undeliverable(0));
         let undeliverable = TaskId::Undeliverable(0)..=TaskId::Undeliverable(u64::MAX);
-        self.search.is_on() || self.tasks.range(undeliverable).next().is_some()
+        self.search.is_on() || (may_be && self.tasks.range(undeliverable).next().is_some())
     }
 }
 

@@ -49,8 +49,7 @@ impl Client {
             UnderWay::FirstTally(asked) => {
                 let Reply::Tallied(tally) = reply else { return self.page_failed(asked.id, error_of(&reply)) };
                 self.works(CommandKind::Tally);
-                let by = if tally.without_start == 0 { Order::Start } else { Order::Index };
-                self.run_page(asked, Start::first(by));
+                self.run_page(asked, Start::first(tally.order()));
             }
             UnderWay::LastTally(asked, page) => {
                 let Reply::Tallied(tally) = reply else { return self.page_failed(asked.id, error_of(&reply)) };
@@ -213,8 +212,12 @@ impl Client {
         self.works(CommandKind::ReadBack);
         for Saved { asked, raced } in saved {
             let report = match stored.get(asked.what.key.as_str()) {
-                // An earlier version than was written is no proof that anything was.
-                Some(stored) if stored.version() >= asked.what.version() => Report::Saved(*stored),
+                // An earlier version than was written is no proof that anything was, nor is an earlier request.
+                Some(stored)
+                    if (stored.version(), stored.reprocess) >= (asked.what.version(), asked.what.reprocess) =>
+                {
+                    Report::Saved(*stored)
+                }
                 Some(_) | None => Report::Failed(self.is_gone(raced)),
             };
             self.finish(asked.id, report);

@@ -2,11 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{
+use super::Consumer;
+use crate::{
     ack::AckSubject,
     advisory::AdvisoryKind,
     config::{PriorityGroups, PriorityPolicy},
-    consumer::Consumer,
     log::{Entry, Log},
     message::{Context, Delivery, Inbox, Message, StatusHeaders, StoredMessage, decimal_digits},
     pull::{PriorityRequest, Pull, WhenEmpty},
@@ -18,9 +18,9 @@ const REVIEW_OF_FULL_QUEUE: Duration = Duration::from_secs(1);
 
 impl Consumer {
     /// Takes a pull request in; what can be delivered is delivered by the next [`Consumer::pump`].
-    pub(super) fn pull(&mut self, reply: Inbox, pull: &Pull, ctx: &mut Context<'_>) {
+    pub(crate) fn pull(&mut self, reply: Inbox, pull: &Pull, ctx: &mut Context<'_>) {
         if let Some((code, text)) = self.refusal(pull) {
-            ctx.status(reply, code, &text, StatusHeaders::None);
+            ctx.status(reply, code, text, StatusHeaders::None);
             return;
         }
         let full = |consumer: &Self| consumer.waiting.len() >= consumer.config.max_waiting;
@@ -75,7 +75,7 @@ impl Consumer {
     }
 
     /// Delivers while there is a message and a request that waits for one.
-    pub(super) fn pump(&mut self, log: &Log, ctx: &mut Context<'_>) {
+    pub(crate) fn pump(&mut self, log: &Log, ctx: &mut Context<'_>) {
         if self.waiting.is_empty() {
             self.waiting_due = None;
             return;

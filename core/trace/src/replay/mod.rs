@@ -1,4 +1,6 @@
-//! Feeds a trace to a core and compares what the core says.
+//! Feeds a trace to state machines and compares what they say.
+
+mod transcriber;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -11,6 +13,7 @@ use serde_json::Value;
 use thiserror::Error;
 use transcript_core::{Input, Output, Processor, SettingsError, Time, ids::JobId};
 
+use self::transcriber::TranscriberPart;
 use crate::{
     follow::{Followed, Follower},
     format::{Entry, Header, LeftOut, Line, Said},
@@ -39,6 +42,8 @@ pub struct Replayed {
     pub jobs: u64,
     /// Inputs that the trace says are missing.
     pub left_out: u64,
+    /// Entries of transcribers that could not be compared, because what is before them is missing.
+    pub uncompared: u64,
     /// Parts that go on from a file which was not given, by that file's name: of them, what began in them was compared.
     pub partial: Vec<String>,
     /// The last line, where it is cut off.
@@ -59,6 +64,14 @@ pub enum Problem {
         /// Which.
         source: SettingsError,
     },
+    /// It holds settings that no transcriber can have.
+    #[error("line {line}: the settings cannot work")]
+    TranscriberSettings {
+        /// The header's line, from 1.
+        line: u64,
+        /// Which.
+        source: transcript_transcriber::SettingsError,
+    },
     /// The core says something else.
     #[error(transparent)]
     Difference(Box<Difference>),
@@ -72,10 +85,13 @@ pub struct Difference {
     pub line: u64,
     /// The entry of its part.
     pub n: u64,
-    /// When, since the processor started.
+    /// When, since its process started.
     pub at: Time,
-    /// The processor.
+    /// The processor; `None` where it is a transcriber.
     pub processor: Option<Arc<str>>,
+    /// The transcriber; `None` where it is a processor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transcriber: Option<Arc<str>>,
     /// The program that wrote the trace.
     pub program: String,
     /// The input that the core was told last, in words.
@@ -84,7 +100,7 @@ pub struct Difference {
     pub trace: String,
     /// What the core says.
     pub core: String,
-    /// What led to it: the job's last entries.
+    /// What led to it: the last entries of the job, or of the session.
     pub led: Vec<Led>,
     /// The file that the part goes on from, where it was not given.
     pub without: Option<String>,
@@ -121,7 +137,8 @@ struct DifferenceText<'a> {
 impl fmt::Display for DifferenceText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { difference, place } = self;
-        let processor = difference.processor.as_deref().unwrap_or("nobody");
+        let name = difference.processor.as_ref().or(difference.transcriber.as_ref());
+        let processor = name.map_or("nobody", |name| &**name);
         let (line, n, at) = (place(difference.line), difference.n, Moment(difference.at));
         writeln!(f, "{line}: entry {n} of {processor}, {at} after its start:")?;
         writeln!(f, "  told:      {}", difference.input)?;
@@ -151,6 +168,10 @@ impl fmt::Display for Replayed {
         if self.left_out > 0 {
             write!(f, "; {} inputs are not in the trace", self.left_out)?;
         }
+        if self.uncompared > 0 {
+            let entries = counted(self.uncompared, "entry of a transcriber was", "entries of transcribers were");
+            write!(f, "\n{entries} not compared: something before them is missing")?;
+        }
         for before in &self.partial {
             write!(f, "\nwithout {before}, which was not given: only what began after it was compared")?;
         }
@@ -170,7 +191,7 @@ fn program() -> &'static str {
     concat!("transcript-processor ", env!("CARGO_PKG_VERSION"))
 }
 
-/// Replays a trace.
+/// Replays a trace: what is a processor's on a core that `new_core` makes, what is a transcriber's on a new state machine.
 ///
 /// # Errors
 ///
@@ -181,6 +202,7 @@ pub fn replay(
 ) -> Result<Replayed, Problem> {
     let mut replayed = Replayed::default();
     let mut parts: BTreeMap<usize, ReplayedPart> = BTreeMap::new();
+    let mut transcribers: BTreeMap<usize, TranscriberPart> = BTreeMap::new();
     let mut current = 0;
     for (line, number) in Processes::of(lines).zip(1_u64..) {
         match line {
@@ -206,7 +228,19 @@ pub fn replay(
                     part.entry(number, *entry, &mut replayed).map_err(Problem::Difference)?;
                 }
             }
-            Err(cut_off @ ReadError::CutOff { .. }) if !parts.is_empty() => {
+            Ok(ProcessLine::TranscriberHeader(begun)) => {
+                replayed.parts += 1;
+                current = begun.process;
+                TranscriberPart::begin(&mut transcribers, begun)
+                    .map_err(|source| Problem::TranscriberSettings { line: number, source })?;
+            }
+            Ok(ProcessLine::TranscriberEntry(entry)) => {
+                replayed.entries += 1;
+                if let Some(part) = transcribers.get_mut(&current) {
+                    part.entry(number, *entry, &mut replayed).map_err(Problem::Difference)?;
+                }
+            }
+            Err(cut_off @ ReadError::CutOff { .. }) if replayed.parts > 0 => {
                 replayed.cut_off = Some(cut_off.to_string());
             }
             Err(error) => return Err(error.into()),
@@ -357,6 +391,7 @@ impl ReplayedPart {
             n,
             at: self.at,
             processor: self.header.processor.clone(),
+            transcriber: None,
             program: self.header.program.clone(),
             input: self.input.clone(),
             trace,
@@ -398,6 +433,8 @@ fn job_of(said: &Said) -> Option<JobId> {
             | Input::Stale(_)
             | Input::Consumer(_)
             | Input::Woken
+            | Input::Quiet
+            | Input::Resume
             | Input::Drain
             | Input::DeliveriesStopped,
         )
@@ -438,6 +475,8 @@ fn in_words(input: &Input) -> String {
             "the consumer's ack wait is {:?}, and it delivers {} times at the most",
             consumer.ack_wait, consumer.max_deliver
         ),
+        Input::Quiet => "be quiet".to_owned(),
+        Input::Resume => "go on".to_owned(),
         Input::Drain => "drain".to_owned(),
         Input::DeliveriesStopped => "the deliveries have ended".to_owned(),
     }
@@ -453,6 +492,11 @@ fn out_in_words(output: &Output, other: Option<&Output>) -> String {
         Output::Wait(_) => "waits".to_owned(),
         Output::Drained => "has drained".to_owned(),
     };
+    told_apart(output, other, words)
+}
+
+/// The words of an output, and where another one has the same words, with what tells them apart.
+fn told_apart<T: Serialize>(output: &T, other: Option<&T>, words: impl Fn(&T) -> String) -> String {
     let said = words(output);
     match other {
         Some(other) if words(other) == said => format!("{said}, with {}", apart(output, other).unwrap_or_default()),
@@ -461,7 +505,7 @@ fn out_in_words(output: &Output, other: Option<&Output>) -> String {
 }
 
 /// The first thing that `one` has and `other` has not, as a path and its value.
-fn apart(one: &Output, other: &Output) -> Option<String> {
+fn apart<T: Serialize>(one: &T, other: &T) -> Option<String> {
     let (mut one, mut other) = (serde_json::to_value(one).ok()?, serde_json::to_value(other).ok()?);
     let mut path = String::new();
     loop {
