@@ -61,12 +61,14 @@ pub(crate) async fn tally(segments: &Collection<RawDocumentBuf>, session_id: &st
         { "$in": [{ "$type": "$startMs" }, ["int", "long", "double"]] },
         { "$gte": ["$startMs", i64::MIN] }, { "$lt": ["$startMs", BEYOND] },
     ] };
+    // A session that is an array matches where it holds the name. Asked of in the match, this would need the documents.
+    let is_other = doc! { "$isArray": "$sessionId" };
     let pipeline = [
-        doc! { "$match": { "sessionId": { "$eq": session_id, "$not": { "$type": "array" } } } },
+        doc! { "$match": { "sessionId": session_id } },
         doc! { "$group": {
             "_id": null,
-            "segments": { "$sum": 1_i64 },
-            "withoutStart": { "$sum": { "$cond": [has_start, 0_i64, 1_i64] } },
+            "segments": { "$sum": { "$cond": [is_other.clone(), 0_i64, 1_i64] } },
+            "withoutStart": { "$sum": { "$cond": [{ "$or": [is_other, has_start] }, 0_i64, 1_i64] } },
         } },
     ];
     let groups: Vec<RawDocumentBuf> = segments.aggregate(pipeline).with_type().await?.try_collect().await?;
