@@ -39,7 +39,7 @@ pub enum ReprocessError {
     },
     /// The store has fewer segments than the summary, or as many that were changed less often.
     #[error(
-        "{} segments of {key} with {} edits are stored, and its summary is of {} with {}: a summary never goes back. Store \
+        "{} segments of {key} are stored, with {} edits, and its summary is of {}, with {}: a summary never goes back. Store \
          the missing segments and the edits first; or, if they are to be gone, delete the summary from \
          transcriptsummaries, and publish the end again",
         stored.segments, stored.edits, summarised.segments, summarised.edits
