@@ -63,7 +63,9 @@ impl ProfiledCommand {
         let is_pipeline = self.command.contains_key("pipeline");
         match self.collection.as_str() {
             SEGMENTS_COLLECTION if is_pipeline && self.groups() && has("edits") => Some(CommandKind::Edits),
-            SEGMENTS_COLLECTION if is_pipeline && self.groups() && of_one_session => Some(CommandKind::Tally),
+            SEGMENTS_COLLECTION if is_pipeline && self.groups() && filter.get_str("sessionId").is_ok() => {
+                Some(CommandKind::Tally)
+            }
             SEGMENTS_COLLECTION if is_pipeline && self.groups() => Some(CommandKind::Count),
             SEGMENTS_COLLECTION
                 if of_one_session && filter.get_document("startMs").is_ok_and(|start| start.get_f64("$lt").is_ok()) =>
