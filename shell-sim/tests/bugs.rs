@@ -30,9 +30,9 @@ fn planted_bugs_are_found_and_shrunk() {
         Bug::AskedAgainIgnored,
     ];
     for bug in Bug::ALL.into_iter().filter(|bug| !slow.contains(bug)) {
-        let hunted = hunt(bug, 1);
-        let shrunk = hunted.shrunk.unwrap_or_else(|| panic!("{bug} was not found"));
-        assert!(shrunk.plan.events() <= 10, "{bug}: {}", shrunk.plan);
+        // Some plan of it is small: the first one that is found may be one that nothing can be left out of alone.
+        let small = |searches| hunt(bug, searches).shrunk.filter(|shrunk| shrunk.plan.events() <= 10);
+        let shrunk = small(1).or_else(|| small(5)).unwrap_or_else(|| panic!("{bug} was found in no small plan"));
         assert_eq!(shrunk.plan.run(Recording::Off).violation, Some(shrunk.violation), "{bug}");
         let mended = Plan { bug: None, ..shrunk.plan };
         assert_eq!(mended.run(Recording::Off).violation, None, "without {bug}: {mended}");

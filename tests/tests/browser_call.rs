@@ -151,7 +151,7 @@ async fn get_the_summary(driver: &WebDriver, call: &BrowserCall, windows: [&Wind
     })
     .await?;
 
-    let timeline = driver.find(By::Id("timeline")).await?.attr("href").await?.ok_or("no timeline")?;
+    let timeline = driver.find(By::Id("timeline")).await?.prop("href").await?.ok_or("no timeline")?;
     let here = driver.current_url().await?;
     wait_until("the timeline is drawn", LONG, || async {
         driver.goto(&timeline).await.map_err(|error| error.to_string())?;

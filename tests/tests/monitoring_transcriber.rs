@@ -89,7 +89,9 @@ async fn a_transcriber_shows_its_work_and_each_fault() -> Outcome {
     assert!(!metrics.contains("Shall"), "{metrics}");
     for file in ["alerts.yml", "dashboard.json"] {
         let text = fs::read_to_string(fixture(&format!("monitoring/{file}")))?;
-        let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+        // What leads to the manual names a finding.
+        let lines = text.lines().filter(|line| !line.contains("manual: "));
+        let words = lines.flat_map(|line| line.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')));
         let unknown: Vec<&str> =
             words.filter(|word| word.starts_with("transcriber_") && !is_told(&metrics, word)).collect();
         assert_eq!(unknown, Vec::<&str>::new(), "{file} asks for metrics that are not there");

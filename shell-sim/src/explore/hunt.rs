@@ -18,7 +18,7 @@ pub struct Hunted {
     pub bug: Bug,
     /// The seeds that each search took; one more than it was let where it found nothing.
     pub seeds: Vec<u64>,
-    /// The first search's find, shrunk.
+    /// The smallest of the searches' finds, each shrunk.
     pub shrunk: Option<Failure>,
 }
 
@@ -50,8 +50,8 @@ pub fn hunt(bug: Bug, searches: u64) -> Hunted {
             let broken = plan.run(Recording::Off).violation.filter(|_| is_kept_without_the_bug(&plan));
             if let Some(violation) = broken {
                 taken = number + 1;
-                if hunted.shrunk.is_none() {
-                    let (plan, violation) = shrink(&plan, &violation);
+                let (plan, violation) = shrink(&plan, &violation);
+                if hunted.shrunk.as_ref().is_none_or(|smallest| plan.events() < smallest.plan.events()) {
                     hunted.shrunk = Some(Failure { plan, violation });
                 }
                 break;

@@ -16,6 +16,7 @@ pub fn shrink(plan: &Plan, violation: &Violation) -> (Plan, Violation) {
     loop {
         let before = shrinker.best.clone();
         shrinker.drop_parts();
+        shrinker.drop_and_count_anew();
         shrinker.deliver_less();
         shrinker.simplify();
         if shrinker.best == before || shrinker.tries >= TRIES {
@@ -65,6 +66,42 @@ impl Shrinker {
             self.drop_from(|plan| plan.calls.get_mut(call).map_or_else(|| unreachable!(), |call| &mut call.segments));
             self.drop_from(|plan| plan.calls.get_mut(call).map_or_else(|| unreachable!(), |call| &mut call.ends));
         }
+    }
+
+    /// Leaves out a call or a fault together with what arrived because of it.
+    fn drop_and_count_anew(&mut self) {
+        let mut call = 0;
+        while call < self.best.calls.len() {
+            call += usize::from(!self.change_and_count_anew(|plan| {
+                plan.calls.remove(call);
+            }));
+        }
+        let mut fault = 0;
+        while fault < self.best.faults.len() {
+            fault += usize::from(!self.change_and_count_anew(|plan| {
+                plan.faults.remove(fault);
+            }));
+        }
+    }
+
+    /// Changes the plan, and has a fault that comes with the n-th arrival come with an earlier one, where the change leaves out
+    /// arrivals.
+    fn change_and_count_anew(&mut self, change: impl Fn(&mut Plan)) -> bool {
+        let counted = |plan: &Plan| plan.faults.iter().position(|fault| matches!(fault.when, Trigger::Arrival { .. }));
+        let mut changed = self.best.clone();
+        change(&mut changed);
+        let Some(place) = counted(&changed) else { return self.offer(changed) };
+        let with = |nth_arrival: u64| {
+            let mut plan = changed.clone();
+            if let Some(Trigger::Arrival { nth, .. }) = plan.faults.get_mut(place).map(|fault| &mut fault.when) {
+                *nth = nth_arrival;
+            }
+            plan
+        };
+        let Some(Trigger::Arrival { nth, .. }) = changed.faults.get(place).map(|fault| &fault.when) else {
+            return false;
+        };
+        (1..=*nth).rev().any(|earlier| self.offer(with(earlier)))
     }
 
     fn drop_from<T>(&mut self, part: impl Fn(&mut Plan) -> &mut Vec<T>) {

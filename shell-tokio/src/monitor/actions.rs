@@ -9,7 +9,7 @@ use std::{fmt::Display, net::SocketAddr, time::Duration};
 
 use axum::{
     Extension,
-    body::Bytes,
+    body::{Body, Bytes, HttpBody, to_bytes},
     extract::State,
     http::{
         HeaderMap, StatusCode,
@@ -35,7 +35,9 @@ use crate::{
 };
 
 /// The largest request, in bytes.
-pub(super) const MOST_BYTES: usize = 64 << 10;
+const MOST_BYTES: u16 = u16::MAX;
+/// How long a client may take to send it.
+const SENT_WITHIN: Duration = Duration::from_secs(10);
 /// The most dead letters of one request.
 const MOST_LETTERS: usize = 1000;
 /// How long an action may take.
@@ -77,12 +79,23 @@ struct Answer {
     lines: Vec<String>,
 }
 
+/// The body. One that says that it is too large is not waited for.
+async fn read(body: Body) -> Result<Bytes, StatusCode> {
+    if body.size_hint().lower() > MOST_BYTES.into() {
+        return Err(StatusCode::PAYLOAD_TOO_LARGE);
+    }
+    match timeout(SENT_WITHIN, to_bytes(body, MOST_BYTES.into())).await {
+        Ok(read) => read.map_err(|_| StatusCode::PAYLOAD_TOO_LARGE),
+        Err(_) => Err(StatusCode::REQUEST_TIMEOUT),
+    }
+}
+
 /// Does what is asked.
 pub(super) async fn act(
     State(site): State<Site>,
     Extension(Peer(peer)): Extension<Peer>,
     headers: HeaderMap,
-    body: Bytes,
+    body: Body,
 ) -> Response {
     if !site.has_token() {
         let text = "nothing can be done here: the process was started without --http-token-file\n";
@@ -92,6 +105,10 @@ pub(super) async fn act(
         tracing::warn!(%peer, why, "an action on the status page was refused");
         return (StatusCode::FORBIDDEN, format!("{why}\n")).into_response();
     }
+    let body = match read(body).await {
+        Ok(body) => body,
+        Err(status) => return (status, "a request has at most 64 KiB, and is sent within 10 s\n").into_response(),
+    };
     let action: Action = match serde_json::from_slice(&body) {
         Ok(action) => action,
         Err(error) => return (StatusCode::BAD_REQUEST, format!("no action: {error}\n")).into_response(),

@@ -12,7 +12,7 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
     Extension, Router,
-    extract::{DefaultBodyLimit, Request, State},
+    extract::{Request, State},
     http::{
         HeaderMap, HeaderName, HeaderValue, StatusCode,
         header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, REFERRER_POLICY, WWW_AUTHENTICATE},
@@ -196,7 +196,7 @@ fn router(site: Site) -> Router {
         .route("/metrics", get(metrics))
         .route("/status.json", get(status))
         .route("/session.json", get(session::look_up))
-        .route("/action", post(actions::act).layer(DefaultBodyLimit::max(actions::MOST_BYTES)))
+        .route("/action", post(actions::act))
         .layer(middleware::from_fn_with_state(site.gate.clone(), authorize));
     open.merge(page)
         .merge(closed)

@@ -240,8 +240,10 @@ mod tests {
         let stored = event("recording.stored", br#"{"ts":1795939200000,"file":"a.webm"}"#);
         let line = stored.line(PLAIN).unwrap();
         assert_eq!(line, r#"2026-11-29T08:00:00.000Z  stored                {"file":"a.webm"}"#);
-        let json = r#"{"sequence":7,"event":"stored","storedAt":"2026-12-01T08:00:00.123Z","data":{"file":"a.webm","ts":1795939200000}}"#;
-        assert_eq!(stored.line(JSON).unwrap(), json);
+        let line: Value = serde_json::from_str(&stored.line(JSON).unwrap()).unwrap();
+        let data = json!({ "ts": 1_795_939_200_000_u64, "file": "a.webm" });
+        let stored_at = "2026-12-01T08:00:00.123Z";
+        assert_eq!(line, json!({ "sequence": 7, "event": "stored", "storedAt": stored_at, "data": data }));
         assert_eq!(event("recording.a.b", b"{}").line(PLAIN).unwrap(), "2026-12-01T08:00:00.123Z  a.b");
     }
 
