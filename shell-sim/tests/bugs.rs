@@ -23,7 +23,6 @@ fn planted_bugs_are_found_and_shrunk() {
         Bug::ConsumerChangeIgnored,
         Bug::AdvisoryBelieved,
         Bug::LateRequestSent,
-        Bug::SilentPullKept,
         Bug::OneMarkIsEnough,
         Bug::MarksNotRead,
         Bug::EditNotNoticed,
