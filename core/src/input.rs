@@ -10,7 +10,7 @@ use crate::{
     failure::Failure,
     ids::{EffectId, Session},
     micros,
-    summary::{Segment, Summary},
+    summary::{Order, Segment, Summary},
 };
 
 /// Everything that the core can be told.
@@ -28,7 +28,7 @@ pub enum Input {
     },
     /// JetStream says that a message was handed over as often as may be, and will not be again.
     Exhausted(Exhausted),
-    /// The stored summary of a session is of fewer segments than are stored, or was replaced and nobody was told.
+    /// The stored summary of a session is behind its segments, or was replaced and nobody was told.
     Stale(StaleSummary),
     /// What the consumer is really set to: at the start, and each time that it turns out to have changed.
     Consumer(ConsumerSettings),
@@ -135,6 +135,9 @@ pub enum Report {
         stream_sequence: u64,
         /// How many segments the message at that place announces: ours, unless it was published before.
         segments: u64,
+        /// How often it says that they were changed.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        edits: u64,
     },
     /// The summary carries its mark.
     Marked,
@@ -169,6 +172,29 @@ pub struct Page {
     /// empty then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub needs: Option<u64>,
+    /// What the session had when the last page of a load [by start](crate::summary::Order::Start) was read, unless the page
+    /// is the whole call. A segment can be changed while pages are read: then its start may move it behind a page that it was
+    /// on, or off the session's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tally: Option<Tally>,
+}
+
+/// How many segments a session has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Tally {
+    /// All of them.
+    pub segments: u64,
+    /// Those without a start on the session's clock.
+    pub without_start: u64,
+}
+
+impl Tally {
+    /// The [order](Order::of) of a call of these segments.
+    #[must_use]
+    pub fn order(self) -> Order {
+        if self.segments > 0 && self.without_start == 0 { Order::Start } else { Order::Index }
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
@@ -181,12 +207,25 @@ fn is_zero(number: &u64) -> bool {
 #[serde(transparent)]
 pub struct Cursor(pub String);
 
-/// The summary that is in the store once a save is done: this one, or one of more segments.
+/// Which state of a session's segments a summary is of. Segments are never removed, and whoever changes one counts that: of two
+/// versions, the later one has more segments, or as many that were changed more often.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TranscriptVersion {
+    /// How many segments there are.
+    pub segments: u64,
+    /// How often they were changed, all together.
+    pub edits: u64,
+}
+
+/// The summary that is in the store once a save is done: this one, or one of a later version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Stored {
     /// Its segments.
     pub segments: u64,
+    /// How often those were changed, all together.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub edits: u64,
     /// Whether it is complete.
     pub complete: bool,
     /// The mark that it was announced.
@@ -215,24 +254,30 @@ impl Stored {
         (self.notified.is_some() && self.revision > announced).then_some(self.revision)
     }
 
-    /// Whether nothing is left to do for a session of which `segments` are stored: it is announced and not stale.
+    /// Which version of the session's segments it is of.
     #[must_use]
-    pub fn is_settled(&self, segments: u64) -> bool {
-        self.notified.is_some() && !self.is_stale_with(segments)
+    pub fn version(&self) -> TranscriptVersion {
+        TranscriptVersion { segments: self.segments, edits: self.edits }
     }
 
-    /// Whether a save of this summary leaves the stored one as it is: that one is of more segments; or of as many, and made
-    /// for a later request to process the call again; or for the same one, and announced.
+    /// Whether a save of this summary leaves the stored one as it is: that one is of a later version of the segments; or of
+    /// the same, and made for a later request to process the call again; or for the same one, and announced.
     #[must_use]
     pub fn is_ahead_of(&self, summary: &Summary) -> bool {
-        let (mine, other) = ((self.segments, self.reprocess), (summary.segments, summary.reprocess));
+        let (mine, other) = ((self.version(), self.reprocess), (summary.version(), summary.reprocess));
         mine > other || (mine == other && self.notified.is_some())
     }
 
-    /// Whether `segments` stored segments make a new summary due.
+    /// Whether nothing is left to do for a session whose segments are of this version: it is announced and not stale.
     #[must_use]
-    pub fn is_stale_with(&self, segments: u64) -> bool {
-        segments > self.segments
+    pub fn is_settled(&self, version: TranscriptVersion) -> bool {
+        self.notified.is_some() && !self.is_stale_with(version)
+    }
+
+    /// Whether segments of this version make a new summary due.
+    #[must_use]
+    pub fn is_stale_with(&self, version: TranscriptVersion) -> bool {
+        version > self.version()
     }
 }
 
@@ -259,7 +304,7 @@ impl fmt::Display for Report {
                 write!(f, "stored with {} segments, and announced", stored.segments)
             }
             Self::Checked(Some(stored)) => write!(f, "stored with {} segments, not announced", stored.segments),
-            Self::Published { stream_sequence, segments } => {
+            Self::Published { stream_sequence, segments, .. } => {
                 write!(f, "published at {stream_sequence} with {segments} segments")
             }
             Self::Marked => f.write_str("marked"),

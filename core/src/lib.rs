@@ -31,11 +31,11 @@
 //!         Effect::Count { .. } => Report::Counted { segments: 0 },
 //!         Effect::Load { .. } => Report::Loaded(Page::default()),
 //!         Effect::Save { .. } => {
-//!             Report::Saved(Stored { segments: 0, complete: true, notified: None, revision: 1, revised: None, reprocess: 0 })
+//!             Report::Saved(Stored { segments: 0, complete: true, notified: None, revision: 1, revised: None, edits: 0, reprocess: 0 })
 //!         }
 //!         Effect::Check { .. } => Report::Checked(None),
 //!         Effect::Publish { notification, .. } => {
-//!             Report::Published { stream_sequence: 2, segments: notification.segments }
+//!             Report::Published { stream_sequence: 2, segments: notification.segments, edits: 0 }
 //!         }
 //!         Effect::Mark { .. } => Report::Marked,
 //!         Effect::DeadLetter { .. } => Report::DeadLettered { stream_sequence: 3 },
@@ -107,6 +107,7 @@ pub use self::{
     failure::{Failure, FailureKind},
     input::{
         ConsumerSettings, Cursor, Delivery, Exhausted, Input, Notified, Page, Payload, Report, StaleSummary, Stored,
+        Tally, TranscriptVersion,
     },
     job::State,
     journal::{AcknowledgementKind, JobBegan, JobMoved, JournalEntry, JournalEvent, SpanIds},

@@ -12,7 +12,7 @@ use crate::{
     input::{Cursor, Notified},
     kind::EffectKind,
     micros,
-    summary::Summary,
+    summary::{Order, Summary},
     time::Time,
 };
 
@@ -130,6 +130,10 @@ pub enum Effect {
     Load {
         /// The session.
         session_id: Arc<str>,
+        /// In which order; `None` where the store is to find out which [order](Order::of) the call has. Pages behind the first
+        /// one keep the order of the first.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        order: Option<Order>,
         /// Where to go on; `None` for the first page.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         after: Option<Cursor>,
@@ -168,7 +172,7 @@ pub enum Effect {
         trace_context: Option<Arc<TraceContext>>,
     },
     /// Mark the summary as announced unless it is: [`Report::Marked`](crate::Report::Marked), also where it is gone. A
-    /// summary of the announced revision (1 where it is no revision) that is of more segments than were announced becomes
+    /// summary of the announced revision (1 where it is no revision) that is of a later version than was announced becomes
     /// the next revision, of which nobody knows yet.
     Mark {
         /// The summary's `_id`.
@@ -177,6 +181,9 @@ pub enum Effect {
         announcement: Announcement,
         /// How many segments were announced.
         segments: u64,
+        /// How often they were said to be changed.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        edits: u64,
         /// The mark.
         notified: Notified,
     },
@@ -206,6 +213,11 @@ pub enum Effect {
         /// How.
         acknowledgement: Acknowledgement,
     },
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The last word on a delivery.

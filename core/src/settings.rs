@@ -106,7 +106,7 @@ impl Settings {
     /// [request timeout](Self::request_timeout).
     ///
     /// The one rule about time that a shell must keep: it reports each effect within this time, and begins none later. An
-    /// effect takes at most four requests, one after the other (read, write, write again, read back), so that it can wait
+    /// effect takes at most four requests, one after the other (read, write, write again, read back; or four reads), so that it can wait
     /// for six request timeouts until others are done. What was not begun by then is dropped: the core has asked anew.
     #[must_use]
     pub fn answer_timeout(&self) -> Duration {

@@ -450,6 +450,7 @@ fn report(effect: &Effect, what: ReportPick) -> Report {
                 notified: (variant == 3).then_some(Notified { stream_sequence: 1, at: WallTime::from_millis(0) }),
                 revision: u64::from(variant.max(1)),
                 revised: None,
+                edits: 0,
                 reprocess: 0,
             }),
             Effect::Check { .. } => Report::Checked((variant > 0).then(|| Stored {
@@ -458,12 +459,14 @@ fn report(effect: &Effect, what: ReportPick) -> Report {
                 notified: (variant == 3).then_some(Notified { stream_sequence: 1, at: WallTime::from_millis(0) }),
                 revision: 1,
                 revised: None,
+                edits: 0,
                 reprocess: 0,
             })),
             // An earlier run may have announced less; nobody but this one announces revisions.
             Effect::Publish { notification: ours, .. } => Report::Published {
                 stream_sequence: u64::from(variant),
                 segments: if ours.revision.is_some() { ours.segments } else { ours.segments.min(variant.into()) },
+                edits: ours.edits,
             },
             Effect::Mark { .. } => Report::Marked,
             Effect::DeadLetter { .. } => Report::DeadLettered { stream_sequence: u64::from(variant) },
@@ -475,7 +478,15 @@ fn report(effect: &Effect, what: ReportPick) -> Report {
 
 fn segment(index: i64) -> Segment {
     let text = "Is it?".to_owned();
-    Segment { id: index.to_string(), index: Some(index), speaker: None, text, start_ms: None, end_ms: None }
+    Segment {
+        id: index.to_string(),
+        index: Some(index),
+        speaker: None,
+        text,
+        start_ms: None,
+        end_ms: None,
+        ..Segment::default()
+    }
 }
 
 proptest! {

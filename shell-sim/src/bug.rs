@@ -83,13 +83,19 @@ pub enum Bug {
     GivesBackTooSoon,
     /// A request is sent however long ago it was asked for.
     LateRequestSent,
+    /// A call is ordered by start although a start is not on the session's clock.
+    OneMarkIsEnough,
+    /// A call is read by index although all its starts are on the session's clock.
+    MarksNotRead,
+    /// Only a larger count makes a summary stale, and no change of a segment.
+    EditNotNoticed,
     /// A request to process a call again is taken for another end of the call.
     AskedAgainIgnored,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 40] = [
         Self::InsertInsteadOfUpsert,
         Self::NoMessageId,
         Self::WindowOfTwoMinutes,
@@ -126,6 +132,9 @@ impl Bug {
         Self::AdvisoryBelieved,
         Self::GivesBackTooSoon,
         Self::LateRequestSent,
+        Self::OneMarkIsEnough,
+        Self::MarksNotRead,
+        Self::EditNotNoticed,
         Self::AskedAgainIgnored,
     ];
 
@@ -185,6 +194,9 @@ impl fmt::Display for Bug {
             Self::AdvisoryBelieved => "advisory believed",
             Self::GivesBackTooSoon => "gives back too soon",
             Self::LateRequestSent => "late request sent",
+            Self::OneMarkIsEnough => "one mark is enough",
+            Self::MarksNotRead => "marks not read",
+            Self::EditNotNoticed => "edit not noticed",
             Self::AskedAgainIgnored => "asked again ignored",
         })
     }

@@ -45,6 +45,15 @@ impl Plan {
                 call.verdict = rng.pick(&[Verdict::Refused, Verdict::RefusesCommand]);
             }
         }
+        let mut rng = Rng::split(seed, 16);
+        for call in &mut calls {
+            if rng.chance(50) {
+                put_on_the_session_clock(&mut rng, call);
+            }
+            if rng.chance(15) {
+                change_a_segment(&mut rng, call);
+            }
+        }
         let chores = chores(&mut Rng::split(seed, 15), &options);
         let faults = faults(&mut Rng::split(seed, 12), processors, &options);
         let processors = usize::try_from(processors).expect("a handful");
@@ -122,6 +131,31 @@ fn calls(rng: &mut Rng) -> Vec<Call> {
     calls
 }
 
+/// Gives the segments starts of one clock, in another order than that of the indexes, and some the same; seldom one has none.
+fn put_on_the_session_clock(rng: &mut Rng, call: &mut Call) {
+    let starts: Vec<Option<i64>> = (0..8)
+        .map(|_| {
+            let start = i64::try_from(rng.between(0, 4)).unwrap_or(0) * 1_000;
+            (!rng.chance(6)).then_some(start)
+        })
+        .collect();
+    for segment in &mut call.segments {
+        let start = usize::try_from(segment.index).ok().and_then(|index| starts.get(index));
+        segment.session_start_ms = start.copied().flatten();
+    }
+}
+
+/// Somebody changes a segment some time after its last save: before the end of its call, or long after it.
+fn change_a_segment(rng: &mut Rng, call: &mut Call) {
+    let Some(index) = call.segments.iter().map(|segment| segment.index).max() else { return };
+    let saves = call.segments.iter().filter(|segment| segment.index == index);
+    let Some(last) = saves.max_by_key(|segment| segment.at_ms).cloned() else { return };
+    let text = rng.pick(&["Never mind.", "one two three four five?", ""]).to_owned();
+    let session_start_ms = last.session_start_ms.filter(|_| !rng.chance(10)).map(|start| rng.pick(&[0, start, 4_000]));
+    let at_ms = last.at_ms + rng.pick(&[1, 500, 3_000, 30_000]);
+    call.segments.push(SegmentSaved { at_ms, text, session_start_ms, edits: 1, ..last });
+}
+
 /// All calls end at the time of the last one, so that what is asked for them goes into the same commands.
 fn end_together(calls: &mut [Call]) {
     let ends_at = |call: &Call| call.ends.first().map_or(0, |end| end.at_ms);
@@ -145,6 +179,8 @@ fn one_call(rng: &mut Rng, number: usize, span_ms: u64) -> Call {
             index,
             speaker: rng.pick(&SPEAKERS).map(str::to_owned),
             text: rng.pick(&TEXTS).to_owned(),
+            session_start_ms: None,
+            edits: 0,
         };
         if rng.chance(15) {
             segments.push(SegmentSaved { at_ms: at_ms + rng.between(0, 3_000), ..saved.clone() });

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, rc::Rc, sync::Arc, time::Duration};
 
 use jetstream_model::{AckBody, StoredMessage};
-use transcript_core::{Time, contract::Announcement, event::SessionEnded, ids::Key};
+use transcript_core::{Time, TranscriptVersion, contract::Announcement, event::SessionEnded, ids::Key};
 
 use crate::{
     observation::{Cause, Fate, Observation},
@@ -20,8 +20,8 @@ pub(crate) struct Ledger {
     /// The ends of calls by their place in the stream.
     pub(crate) ends: BTreeMap<u64, EndRecord>,
     ends_of: BTreeMap<Key, Vec<u64>>,
-    /// How many segments each stored summary has.
-    pub(crate) summaries: BTreeMap<Key, u64>,
+    /// Which version of its segments each stored summary is of.
+    pub(crate) summaries: BTreeMap<Key, TranscriptVersion>,
     /// When each key was announced, its revisions left out.
     pub(crate) notifications: BTreeMap<Key, Vec<Time>>,
     /// When each stored summary got the mark that it was announced.
@@ -260,7 +260,7 @@ impl Ledger {
                 }
             }
             Observation::Saved { key, after, .. } => {
-                self.summaries.insert((*key).clone(), after.summary.segments);
+                self.summaries.insert((*key).clone(), after.summary.version());
             }
             Observation::Marked {
                 key, announcement: Announcement::Processed | Announcement::ProcessedOnce, ..

@@ -23,6 +23,9 @@ fn planted_bugs_are_found_and_shrunk() {
         Bug::ConsumerChangeIgnored,
         Bug::AdvisoryBelieved,
         Bug::LateRequestSent,
+        Bug::OneMarkIsEnough,
+        Bug::MarksNotRead,
+        Bug::EditNotNoticed,
         Bug::AskedAgainIgnored,
     ];
     for bug in Bug::ALL.into_iter().filter(|bug| !slow.contains(bug)) {
@@ -136,6 +139,42 @@ fn what_was_asked_for_before_a_standstill_is_not_sent_after_it() {
     let options = Options { window_ms: 120_000, ..Options::quick() };
     let plan = Plan { options, processors: 2, faults, bug: None, ..short_window() };
     breaks(Bug::LateRequestSent, "AMarkedSummaryIsNotAnnouncedAgain", &plan);
+}
+
+/// A call in pages of two, whose segments start in the opposite order of their indexes; those of `unmarked` indexes are not on
+/// the session's clock.
+fn overlapping(unmarked: &[i64]) -> Plan {
+    let segments = (0..3).map(|index| SegmentSaved {
+        index,
+        text: format!("{index}?"),
+        session_start_ms: Some(9_000 - index * 1_000).filter(|_| !unmarked.contains(&index)),
+        ..SegmentSaved::default()
+    });
+    let ends = vec![End { at_ms: 1_000, payload: EndPayload::Announces(3) }];
+    let call = Call { segments: segments.collect(), ends, ..Call::short("c", "s", 1_000) };
+    Plan { calls: vec![call], faults: vec![], bug: None, ..short_window() }
+}
+
+#[test]
+fn a_call_whose_starts_are_on_the_sessions_clock_is_summed_up_by_start() {
+    breaks(Bug::MarksNotRead, "SummaryIsInTheOrderOfTheCall", &overlapping(&[]));
+}
+
+#[test]
+fn a_segment_without_a_start_is_summed_up_with_the_others() {
+    breaks(Bug::OneMarkIsEnough, "WhatCameInTheQuietPeriodIsCounted", &overlapping(&[1]));
+}
+
+/// A segment is changed half a minute after its call was announced.
+#[test]
+fn a_change_after_the_summary_is_noticed() {
+    let mut plan = overlapping(&[]);
+    plan.options.revise = true;
+    let changed = SegmentSaved { at_ms: 30_000, edits: 1, text: "No.".to_owned(), ..plan.calls[0].segments[1].clone() };
+    plan.calls[0].segments.push(changed);
+    breaks(Bug::EditNotNoticed, "EveryStaleSummaryIsRevised", &plan);
+    let stats = plan.run(Recording::Off).stats;
+    assert_eq!((stats.notifications, stats.revisions), (1, 1));
 }
 
 /// The canary: if this passes with another code, nothing that the command says can be trusted.

@@ -121,6 +121,7 @@ impl Production {
             text: format!("Shall we taste oil number {index}?"),
             start_ms: Some(index * 1_000),
             end_ms: None,
+            ..Segment::default()
         });
         segments.collect()
     }
@@ -153,11 +154,12 @@ impl Production {
                 notified: None,
                 revision: 1,
                 revised: None,
+                edits: 0,
                 reprocess: 0,
             }),
             Effect::Check { .. } => Report::Checked(None),
             Effect::Publish { notification, .. } => {
-                Report::Published { stream_sequence: 99, segments: notification.segments }
+                Report::Published { stream_sequence: 99, segments: notification.segments, edits: 0 }
             }
             Effect::Mark { notified: Notified { .. }, .. } => Report::Marked,
             Effect::DeadLetter { .. } => Report::DeadLettered { stream_sequence: 98 },

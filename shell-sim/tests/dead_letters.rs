@@ -179,7 +179,7 @@ fn ten_rollouts_make_no_dead_letter() {
 
 #[test]
 fn a_segment_after_the_summary_makes_a_revision_where_that_is_asked_for() {
-    let late = |at_ms, index| SegmentSaved { at_ms, index, speaker: None, text: "Yes.".into() };
+    let late = |at_ms, index| SegmentSaved { at_ms, index, text: "Yes.".into(), ..SegmentSaved::default() };
     for (revise, revisions) in [(false, 0), (true, 2)] {
         let mut plan = plan(1, vec![]);
         plan.options.revise = revise;
@@ -208,7 +208,7 @@ fn a_kill_at_each_point_of_a_revision_costs_no_announcement_and_makes_none_twice
                 let kill = Fault { when, what: Action::Kill { processor: 0, outage_ms } };
                 let mut plan = plan(1, vec![kill]);
                 plan.options.revise = true;
-                let late = SegmentSaved { at_ms: 12_000, index: 1, speaker: None, text: "Yes.".into() };
+                let late = SegmentSaved { at_ms: 12_000, index: 1, text: "Yes.".into(), ..SegmentSaved::default() };
                 plan.calls[0].segments.push(late);
                 let stats = kept(&plan).stats;
                 assert_eq!((stats.notifications, stats.revisions), (1, 1), "{plan}");

@@ -133,6 +133,7 @@ impl Servers for InstantServers {
                 notified: None,
                 revision: 1,
                 revised: None,
+                edits: 0,
                 reprocess: 0,
             }),
             Effect::Check { .. } => Report::Checked(None),
@@ -211,5 +212,6 @@ fn segment(index: i64) -> Segment {
         text: "so the plan is to ship the summary page first, is it not?".to_owned(),
         start_ms: Some(index * 4000),
         end_ms: Some(index * 4000 + 3500),
+        ..Segment::default()
     }
 }

@@ -123,7 +123,7 @@ pub async fn dead_letter(world: &TestWorld, about: u64, reason: &str, payload: V
 ///
 /// The server did not store it.
 pub async fn announce(world: &TestWorld, session: &Session, announcement: Announcement, id: &str) -> Outcome<u64> {
-    let notification = Notification { session: session.clone(), segments: 1, complete: true, revision: None };
+    let notification = Notification { session: session.clone(), segments: 1, complete: true, revision: None, edits: 0 };
     let mut headers = HeaderMap::new();
     headers.insert(NATS_MESSAGE_ID, id);
     publish(world, &announcement.subject(&session.key()), headers, serde_json::to_vec(&notification)?).await

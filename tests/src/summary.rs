@@ -28,6 +28,7 @@ pub fn check(call: &Call, stored: &Document) -> Result<(), WrongSummary> {
             text: segment.text.clone(),
             start_ms: segment.start_ms,
             end_ms: segment.end_ms,
+            ..Segment::default()
         });
     }
     let published = u64::try_from(call.segments.len()).unwrap_or(u64::MAX);

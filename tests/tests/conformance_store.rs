@@ -3,6 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures::TryStreamExt;
 use mongodb::{
     Client, Collection, Database,
     bson::{Bson, Document, RawDocumentBuf, doc, rawdoc, serialize_to_document},
@@ -16,7 +17,7 @@ use proptest::{
 };
 use transcript_client::mongodb::Mark;
 use transcript_core::{
-    Notified, Stored, Time, WallTime,
+    Notified, Stored, Time, TranscriptVersion, WallTime,
     contract::{Announcement, SEGMENTS_COLLECTION, SUMMARIES_COLLECTION},
     ids::{Key, Session},
     summary::{Segment, Summary},
@@ -32,6 +33,10 @@ use transcript_tests::{
 const HISTORIES: usize = 40;
 
 fn summary(session: u8, segments: u64) -> Arc<Summary> {
+    edited(session, segments, 0)
+}
+
+fn edited(session: u8, segments: u64, edits: u64) -> Arc<Summary> {
     let session = Session::new("c", &format!("s{session}")).expect("ids");
     Arc::new(Summary {
         key: session.key(),
@@ -40,6 +45,7 @@ fn summary(session: u8, segments: u64) -> Arc<Summary> {
         published_segments: 5,
         reprocess: 0,
         complete: segments >= 5,
+        edits,
         words: 0,
         damaged: 0,
         speakers: vec![],
@@ -51,12 +57,12 @@ fn summary(session: u8, segments: u64) -> Arc<Summary> {
 }
 
 fn save(session: u8, segments: u64) -> Command {
-    asked(session, segments, 0)
+    asked(session, segments, 0, 0)
 }
 
 /// The save of a summary that an operator has asked for so many times.
-fn asked(session: u8, segments: u64, reprocess: u64) -> Command {
-    let summary = Arc::new(Summary { reprocess, ..Summary::clone(&summary(session, segments)) });
+fn asked(session: u8, segments: u64, edits: u64, reprocess: u64) -> Command {
+    let summary = Arc::new(Summary { reprocess, ..Summary::clone(&edited(session, segments, edits)) });
     Command::Save { summary, durability: Durability::Journal }
 }
 
@@ -80,17 +86,20 @@ impl Real {
                 self.write_segments(session_id, segments, *existing).await
             }
             Command::Count { sessions } => {
-                let mut counts = vec![];
+                let mut versions = vec![];
                 for session in sessions {
-                    let filter = doc! { "sessionId": &**session };
-                    counts.push(self.segments.count_documents(filter).await.map_err(|error| kind(&error))?);
+                    let found =
+                        async { self.segments.find(doc! { "sessionId": &**session }).await?.try_collect().await };
+                    let found: Vec<Document> = found.await.map_err(|error| kind(&error))?;
+                    let edits = found.iter().filter_map(|segment| u64::try_from(segment.get_i64("edits").ok()?).ok());
+                    versions.push(TranscriptVersion { segments: found.len() as u64, edits: edits.sum() });
                 }
-                Ok(Answer::Counts(counts))
+                Ok(Answer::Versions(versions))
             }
             Command::Save { summary, durability } => self.save(summary, *durability).await,
-            Command::Mark { key, announcement, segments, notified, durability } => {
-                let (key, segments) = (key.clone(), *segments);
-                let mark = Mark { key, announcement: *announcement, segments, notified: *notified };
+            Command::Mark { key, announcement, announced, notified, durability } => {
+                let (key, announced) = (key.clone(), *announced);
+                let mark = Mark { key, announcement: *announcement, announced, notified: *notified };
                 self.update(statement::mark(&mark), *durability).await?;
                 Ok(Answer::Marked)
             }
@@ -160,6 +169,7 @@ impl Real {
         };
         Ok(Answer::Stored(found.map(|document| Stored {
             segments: number(&document, "segments").expect("a number"),
+            edits: number(&document, "edits").unwrap_or(0),
             complete: document.get_bool("complete").expect("a flag"),
             notified: document.get_document("notified").ok().map(|mark| Notified {
                 stream_sequence: number(mark, "streamSequence").expect("a number"),
@@ -192,9 +202,9 @@ fn of_code(code: i32) -> StoreError {
 }
 
 fn segments() -> impl Strategy<Value = Vec<Arc<Segment>>> {
-    let segment = (0..6_u8, prop::option::of(0..3_i64)).prop_map(|(id, index)| {
+    let segment = (0..6_u8, prop::option::of(0..3_i64), 0..3_u64).prop_map(|(id, index, edits)| {
         let (text, speaker, start_ms, end_ms) = ("hello".to_owned(), None, None, None);
-        Arc::new(Segment { id: format!("id{id}"), index, speaker, text, start_ms, end_ms })
+        Arc::new(Segment { id: format!("id{id}"), index, speaker, text, start_ms, end_ms, edits, ..Segment::default() })
     });
     prop::collection::vec(segment, 1..4)
 }
@@ -203,15 +213,16 @@ fn command() -> impl Strategy<Value = Command> {
     let existing = prop_oneof![Just(Existing::Kept), Just(Existing::Replaced)];
     let session = || (0..2_u8).prop_map(|number| -> Arc<str> { format!("s{number}").into() });
     prop_oneof![
-        3 => (0..2_u8, 0..7_u64, 0..5_u64)
-            .prop_map(|(session, segments, drawn)| asked(session, segments, drawn.saturating_sub(2))),
-        2 => (0..2_u8, 1..9_u64, 0..7_u64).prop_map(|(session, stream_sequence, segments)| Command::Mark {
+        3 => (0..2_u8, 0..7_u64, 0..3_u64, 0..5_u64).prop_map(|(session, segments, edits, drawn)| {
+            asked(session, segments, edits, drawn.saturating_sub(2))
+        }),
+        2 => (0..2_u8, 1..9_u64, 0..7_u64, 0..3_u64).prop_map(|(session, stream_sequence, segments, edits)| Command::Mark {
             key: summary(session, 0).key.clone(),
             announcement: match stream_sequence {
                 1..5 => Announcement::Processed,
                 revision => Announcement::Revised { revision: revision - 3 },
             },
-            segments,
+            announced: TranscriptVersion { segments, edits },
             notified: Notified { stream_sequence, at: WallTime::from_millis(1) },
             durability: Durability::Journal,
         }),

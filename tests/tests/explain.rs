@@ -62,7 +62,17 @@ impl ProfiledCommand {
         let of_one_session = of_one_session(&filter);
         let is_pipeline = self.command.contains_key("pipeline");
         match self.collection.as_str() {
+            SEGMENTS_COLLECTION if is_pipeline && self.groups() && has("edits") => Some(CommandKind::Edits),
+            SEGMENTS_COLLECTION if is_pipeline && self.groups() && filter.get_str("sessionId").is_ok() => {
+                Some(CommandKind::Tally)
+            }
             SEGMENTS_COLLECTION if is_pipeline && self.groups() => Some(CommandKind::Count),
+            SEGMENTS_COLLECTION
+                if of_one_session && filter.get_document("startMs").is_ok_and(|start| start.get_f64("$lt").is_ok()) =>
+            {
+                Some(CommandKind::PageByStart)
+            }
+            SEGMENTS_COLLECTION if of_one_session && has("startMs") => Some(CommandKind::PageOfOneStart),
             SEGMENTS_COLLECTION if of_one_session && has("$nor") => Some(CommandKind::PageOfOthers),
             SEGMENTS_COLLECTION if each_of_one_session && is_pipeline => Some(CommandKind::PageWithoutIndexes),
             SEGMENTS_COLLECTION
@@ -115,9 +125,13 @@ impl ProfiledCommand {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CommandKind {
     Count,
+    Edits,
+    Tally,
     Together,
     Page,
+    PageByStart,
     PageOfOneIndex,
+    PageOfOneStart,
     PageWithoutIndexes,
     PageAmongOthers,
     PageOfOthers,
@@ -129,11 +143,15 @@ enum CommandKind {
 }
 
 impl CommandKind {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 16] = [
         Self::Count,
+        Self::Edits,
+        Self::Tally,
         Self::Together,
         Self::Page,
+        Self::PageByStart,
         Self::PageOfOneIndex,
+        Self::PageOfOneStart,
         Self::PageWithoutIndexes,
         Self::PageAmongOthers,
         Self::PageOfOthers,
@@ -162,22 +180,27 @@ async fn nothing_that_the_service_asks_of_mongodb_scans() -> Outcome {
     for session in odd_calls(&world).await? {
         world.publish_session_end(&session, SHARED as u64).await?;
     }
+    on_the_session_clock(&world).await?;
     // The service asks from its start on, and nobody else does: what is awaited is read from the stream.
     profile(&world).await?;
     let page = format!("--page-size={PAGE}");
     let settings = ["--quiet-period=0s", "--revise", "--revise-every=100ms", &page];
     let processor = world.processor("run").arguments(settings).start().await?;
-    stored(&world, PROCESSED_SUBJECT, calls.len() + 3).await?;
+    stored(&world, PROCESSED_SUBJECT, calls.len() + 5).await?;
     world.insert_segments(&[late]).await?;
     stored(&world, REVISED_SUBJECT, 1).await?;
+    let change = doc! { "$set": { "text": "So it was." }, "$inc": { "edits": 1 } };
+    world.segments().update_one(doc! { "_id": "starts/1" }, change).await?;
+    stored(&world, REVISED_SUBJECT, 2).await?;
     processor.terminate().await?;
 
     let seen = seen(&world).await?;
     for wanted in CommandKind::ALL {
         assert!(seen.iter().any(|seen| seen.kind() == Some(wanted)), "no {wanted:?} was seen: nothing is proved of it");
     }
-    // The end of a cursor reads nothing.
-    let asked = seen.iter().filter(|seen| !seen.command.contains_key("killCursors"));
+    // The end of a cursor reads nothing, and the service changes no segment: that was this test.
+    let is_change = |seen: &&ProfiledCommand| seen.collection == SEGMENTS_COLLECTION && seen.command.contains_key("q");
+    let asked = seen.iter().filter(|seen| !seen.command.contains_key("killCursors") && !is_change(seen));
     let wrong: Vec<String> = asked.filter_map(|seen| judge(seen).err()).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     Ok(())
@@ -195,8 +218,10 @@ async fn a_scan_would_be_seen() -> Outcome {
         if processor.logs().contains(" ready ") { Ok(()) } else { Err(processor.logs()) }
     })
     .await?;
-    let hidden = doc! { "keyPattern": { "sessionId": 1, "index": 1 }, "hidden": true };
-    world.database().run_command(doc! { "collMod": SEGMENTS_COLLECTION, "index": hidden }).await?;
+    for keys in [doc! { "sessionId": 1, "index": 1 }, doc! { "sessionId": 1, "onSessionClock": 1, "startMs": 1 }] {
+        let hidden = doc! { "keyPattern": keys, "hidden": true };
+        world.database().run_command(doc! { "collMod": SEGMENTS_COLLECTION, "index": hidden }).await?;
+    }
     world.publish_session_end(&call.session, 12).await?;
     stored(&world, PROCESSED_SUBJECT, 1).await?;
     let seen = seen(&world).await?;
@@ -212,14 +237,16 @@ fn judge(seen: &ProfiledCommand) -> Result<(), String> {
     let Some(kind) = seen.kind() else { return Err(format!("of this nothing is known here: {seen:?}")) };
     let (documents, keys) = match kind {
         // From the index alone.
-        CommandKind::Count => (0, i64::MAX),
+        CommandKind::Count | CommandKind::Tally => (0, i64::MAX),
+        // From the index of those that were changed, of which there is one; between two sessions the index is entered anew.
+        CommandKind::Edits => (0, 2 * (SMALL as i64 + 8)),
         // The index gives a key more for each session that ends.
         CommandKind::Together => (seen.returned, seen.returned + 1 + i64::try_from(SMALL).unwrap_or(0)),
-        CommandKind::Page => (seen.returned, seen.returned + 1),
+        CommandKind::Page | CommandKind::PageByStart => (seen.returned, seen.returned + 1),
         // Between two of the keys that are asked for the index is entered anew, behind a key that nobody asked for.
         CommandKind::ReadBack => (seen.returned, 2 * seen.returned),
         // Those of the index are sorted for each page.
-        CommandKind::PageOfOneIndex => (SHARED as i64, SHARED as i64),
+        CommandKind::PageOfOneIndex | CommandKind::PageOfOneStart => (SHARED as i64, SHARED as i64),
         // Those without an index are sorted for each page; each of the two ranges gives a key more.
         CommandKind::PageWithoutIndexes if seen.returned == 0 => (0, 4),
         CommandKind::PageWithoutIndexes => (SHARED as i64, SHARED as i64 + 4),
@@ -227,7 +254,7 @@ fn judge(seen: &ProfiledCommand) -> Result<(), String> {
         CommandKind::PageAmongOthers | CommandKind::PageOfOthers => (SHARED as i64, SHARED as i64 + 1),
         CommandKind::Upsert | CommandKind::Mark | CommandKind::MarkOfRevision => (1, 1),
         // All summaries of the last while.
-        CommandKind::Watch => (SMALL as i64 + 6, SMALL as i64 + 6),
+        CommandKind::Watch => (SMALL as i64 + 8, SMALL as i64 + 8),
     };
     let planned = !seen.plan.is_empty() && !seen.plan.contains("COLLSCAN");
     if planned && seen.documents <= documents && seen.keys <= keys {
@@ -259,6 +286,23 @@ async fn odd_calls(world: &TestWorld) -> Result<[Session; 3], Box<dyn std::error
         world.segments().insert_many((0..SHARED).map(segment)).await?;
     }
     Ok(sessions)
+}
+
+/// Stores a call whose segments all have starts on the session's clock, and one whose segments all start together, and ends
+/// both.
+async fn on_the_session_clock(world: &TestWorld) -> Outcome {
+    for (session, step) in [("starts", 1_000), ("one start", 0)] {
+        let segment = |n: usize| {
+            let (start, index) = (i64::try_from(n).unwrap_or(0) * step, SHARED as i64 - i64::try_from(n).unwrap_or(0));
+            doc! {
+                "_id": format!("{session}/{n}"), "conversationId": "c", "sessionId": session, "index": index,
+                "text": "So it is.", "startMs": start, "onSessionClock": true,
+            }
+        };
+        world.segments().insert_many((0..SHARED).map(segment)).await?;
+        world.publish_session_end(&Session::new("c", session)?, SHARED as u64).await?;
+    }
+    Ok(())
 }
 
 async fn profile(world: &TestWorld) -> Outcome {

@@ -22,6 +22,9 @@ const SOON: Duration = Duration::from_secs(30);
 const NOTHING: &str = "nothing to change\n";
 const DAY: u64 = 86_400_000_000_000;
 const HOUR: u64 = 3_600_000_000_000;
+/// The indexes of the starts and of the changed segments.
+const BY_START: &str = "sessionId_1_onSessionClock_1_startMs_1";
+const EDITS: &str = "sessionId_1_edits_1";
 
 #[tokio::test]
 async fn a_fresh_world_is_set_up_once() -> TestResult {
@@ -32,6 +35,8 @@ async fn a_fresh_world_is_set_up_once() -> TestResult {
          stream RECORDING: created\n\
          consumer transcript-processor: created\n\
          index { \"sessionId\": 1, \"index\": 1 } on transcriptsegments: created\n\
+         index { \"sessionId\": 1, \"onSessionClock\": 1, \"startMs\": 1 } on transcriptsegments: created\n\
+         index { \"sessionId\": 1, \"edits\": 1 } on transcriptsegments: created\n\
          index { \"instances.id\": 1 } on transcriptsessions: created\n\
          index { \"sessionId\": 1, \"source\": 1 } on transcriptsegments: created\n"
     );
@@ -54,7 +59,10 @@ async fn a_fresh_world_is_set_up_once() -> TestResult {
     assert_eq!((threshold(&consumer, "enabled"), threshold(&stream, "enabled")), ("true".into(), "true".into()));
     assert_eq!(threshold(&stream, "peer-expect"), Value::Null, "it is on one server");
     assert_eq!(consumer.get("deliver_subject"), None);
-    assert_eq!(world.segments().list_index_names().await?, ["_id_", "sessionId_1_index_1", "sessionId_1_source_1"]);
+    assert_eq!(
+        world.segments().list_index_names().await?,
+        ["_id_", "sessionId_1_index_1", BY_START, EDITS, "sessionId_1_source_1"]
+    );
     Ok(())
 }
 
@@ -244,7 +252,10 @@ async fn an_equal_index_under_another_name_is_taken() -> TestResult {
     };
     world.database().run_command(command).await?;
     assert!(!world.processor("setup").run(SOON).await?.contains(r#""index": 1 }"#));
-    assert_eq!(world.segments().list_index_names().await?, ["_id_", "by hand", "sessionId_1_source_1"]);
+    assert_eq!(
+        world.segments().list_index_names().await?,
+        ["_id_", "by hand", BY_START, EDITS, "sessionId_1_source_1"]
+    );
     Ok(())
 }
 

@@ -93,11 +93,12 @@ fn report(effect: &Effect, segments: &[Segment], pages: &mut Vec<Page>) -> Repor
             notified: None,
             revision: 1,
             revised: None,
+            edits: 0,
             reprocess: 0,
         }),
         Effect::Check { .. } => Report::Checked(None),
         Effect::Publish { notification, .. } => {
-            Report::Published { stream_sequence: 1, segments: notification.segments }
+            Report::Published { stream_sequence: 1, segments: notification.segments, edits: 0 }
         }
         Effect::Mark { .. } => Report::Marked,
         Effect::DeadLetter { .. } => Report::DeadLettered { stream_sequence: 1 },
@@ -118,5 +119,6 @@ pub(crate) fn segment(index: i64, text: &str) -> Segment {
         text: text.to_owned(),
         start_ms: Some(index * 4000),
         end_ms: Some(index * 4000 + 3500),
+        ..Segment::default()
     }
 }

@@ -71,6 +71,9 @@ pub struct Notification {
     pub segments: u64,
     /// Whether those are at least as many as were announced.
     pub complete: bool,
+    /// How often those segments were changed, all together; absent where none was.
+    #[serde(default)]
+    pub edits: u64,
     /// Which summary of the session this is, counted from 1; only `transcript.revised` says it.
     #[serde(default)]
     pub revision: Option<u64>,
@@ -85,13 +88,20 @@ impl Serialize for Notification {
             session: &'a Session,
             segments: u64,
             complete: bool,
+            #[serde(skip_serializing_if = "is_zero")]
+            edits: u64,
             #[serde(skip_serializing_if = "Option::is_none")]
             revision: Option<u64>,
         }
-        let Self { session, segments, complete, revision } = self;
-        WithKey { key: session.key(), session, segments: *segments, complete: *complete, revision: *revision }
-            .serialize(serializer)
+        let Self { session, segments, complete, edits, revision } = self;
+        let (key, segments, complete) = (session.key(), *segments, *complete);
+        WithKey { key, session, segments, complete, edits: *edits, revision: *revision }.serialize(serializer)
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// What is announced, and how it is known again.
@@ -218,7 +228,7 @@ mod tests {
     #[test]
     fn a_notification_names_its_key_and_is_read_without_it() {
         let session = Session::new("c:d", "s").expect("ids are valid");
-        let notification = Notification { session, segments: 3, complete: false, revision: None };
+        let notification = Notification { session, segments: 3, complete: false, edits: 0, revision: None };
         let written = serde_json::to_value(&notification).expect("it is JSON");
         let mut told = serde_json::json!({
             "key": "c%3Ad:s", "conversationId": "c:d", "sessionId": "s", "segments": 3, "complete": false

@@ -4,7 +4,7 @@ use super::{Around, Job, News, Next, Outcome, Phase, Question, Settling};
 use crate::{
     contract::Announcement,
     event::SessionEnded,
-    input::Stored,
+    input::{Stored, TranscriptVersion},
     output::{Acknowledgement, Timer},
     settings::Settings,
 };
@@ -80,16 +80,16 @@ impl Job {
     }
 
     /// The announcement is in the stream, and the summary has its mark. What was announced may be less than what is stored:
-    /// an earlier job announced it, and more segments came before the mark. Then the difference is a revision.
+    /// an earlier job announced it, and segments came or were changed before the mark. Then the difference is a revision.
     pub(super) fn announced(
         &mut self,
         call: SessionEnded,
         announcement: Announcement,
         news: News,
-        segments: u64,
+        told: TranscriptVersion,
         around: Around<'_>,
     ) -> (Phase, Next) {
-        if segments >= news.stored.segments || !around.settings.revise {
+        if told >= news.stored.version() || !around.settings.revise {
             return self.done_with(news);
         }
         let announced = match announcement {

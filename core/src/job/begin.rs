@@ -84,7 +84,7 @@ impl Job {
         Self { key, stream_sequence, attempt: attempts, began_as: attempts, ..Self::in_phase(id, now, at, phase) }
     }
 
-    /// A job about a session that has more segments than its summary, which waits until it is the first of its key.
+    /// A job about a session whose summary is behind its segments, which waits until it is the first of its key.
     pub(crate) fn stale(id: JobId, now: Time, key: Key, stale: StaleSummary) -> Self {
         let StaleSummary { session, published_segments, received_at } = stale;
         let phase = Phase::Queued { call: SessionEnded { session, published_segments, reprocess: 0 } };

@@ -36,6 +36,7 @@ impl Job {
             Phase::Counting { call, .. } => Some(Effect::Count { session_id: Arc::clone(&call.session.session_id) }),
             Phase::Loading { call, loading } => Some(Effect::Load {
                 session_id: Arc::clone(&call.session.session_id),
+                order: loading.order,
                 after: loading.after.clone(),
                 limit: settings.page_size,
                 max_bytes: page_bytes(loading, settings),
@@ -50,14 +51,16 @@ impl Job {
                     session: call.session.clone(),
                     segments: stored.segments,
                     complete: stored.complete,
+                    edits: stored.edits,
                     revision: matches!(announcement, Announcement::Revised { .. }).then_some(stored.revision),
                 },
                 trace_context: self.trace_context.clone(),
             }),
-            Phase::Marking { announcement, segments, notified, .. } => Some(Effect::Mark {
+            Phase::Marking { announcement, told, notified, .. } => Some(Effect::Mark {
                 key: self.key.clone()?,
                 announcement: *announcement,
-                segments: *segments,
+                segments: told.segments,
+                edits: told.edits,
                 notified: *notified,
             }),
             Phase::DeadLettering { dead_letter } => Some(Effect::DeadLetter { dead_letter: Arc::clone(dead_letter) }),

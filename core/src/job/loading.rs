@@ -6,9 +6,9 @@ use crate::{
     WallTime,
     bug::{Bug, Planted},
     event::SessionEnded,
-    input::{Cursor, Page},
+    input::{Cursor, Page, Tally},
     settings::Settings,
-    summary::{Summarizer, Summary},
+    summary::{Order, Segment, Summarizer, Summary},
     time::Time,
 };
 
@@ -16,6 +16,11 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Loading {
     summarizer: Summarizer,
+    /// In which order it asks for the segments; `None` where it does not know.
+    pub(super) order: Option<Order>,
+    met: Met,
+    /// What the store had at the end, where the load told it.
+    tally: Option<Tally>,
     /// Where the next page starts.
     pub(super) after: Option<Cursor>,
     /// How many bytes the next segment takes, where it alone is larger than the page before was allowed to be.
@@ -26,6 +31,28 @@ pub(super) struct Loading {
     pub(super) counted: u64,
     /// When it began.
     pub(super) begun: Time,
+    /// How often the call was loaded, this time included.
+    pub(super) round: u32,
+}
+
+/// In which orders the segments came.
+#[derive(Debug)]
+struct Met {
+    last: Option<Segment>,
+    segments: u64,
+    /// Whether each has its start on the session's clock.
+    all_have_starts: bool,
+    by_index: bool,
+    by_start: bool,
+}
+
+/// What a load is worth once its last page is folded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Loaded {
+    /// It has the segments in the order of the call, each once.
+    Rightly,
+    /// It has not: load the call again, in this order.
+    Again(Order),
 }
 
 /// The summary step panicked. What it said may hold words of the call and is not kept.
@@ -39,8 +66,23 @@ impl Panicked {
 
 impl Loading {
     pub(super) fn new(now: Time, counted: u64, settings: &Settings) -> Self {
-        let summarizer = Summarizer::new(settings.limits);
-        Self { summarizer, after: None, needs: None, is_over: false, counted, begun: now }
+        Self {
+            summarizer: Summarizer::new(settings.limits),
+            order: None,
+            met: Met::default(),
+            tally: None,
+            after: None,
+            needs: None,
+            is_over: false,
+            counted,
+            begun: now,
+            round: 1,
+        }
+    }
+
+    /// The same from the first page on, in this order.
+    pub(super) fn again(&self, now: Time, order: Order, settings: &Settings) -> Self {
+        Self { order: Some(order), round: self.round.saturating_add(1), ..Self::new(now, self.counted, settings) }
     }
 
     /// Folds a page in.
@@ -49,7 +91,8 @@ impl Loading {
     ///
     /// A panic; what is folded so far is then worth nothing.
     pub(super) fn fold(&mut self, page: Page, planted: Planted) -> Result<(), Panicked> {
-        let Self { summarizer, .. } = self;
+        let Self { summarizer, met, .. } = self;
+        page.segments.iter().for_each(|segment| met.take(segment));
         caught(|| {
             for segment in &page.segments {
                 assert!(!planted.has_bug(Bug::SummaryPanics) || segment.text != Bug::PANIC, "a planted bug");
@@ -62,7 +105,30 @@ impl Loading {
         }
         self.is_over = self.after.is_none() && page.needs.is_none();
         self.needs = page.needs;
+        self.tally = page.tally;
         Ok(())
+    }
+
+    /// Whether the segments came in the order of the call, each once. Which order the call has shows only at its end: a segment
+    /// that was stored or changed while the pages were read may have changed it. An order that was asked for by its name is
+    /// believed, so that each new load needs a new change. One that a late segment makes needed has an end, as settling has.
+    pub(super) fn outcome(&self, settings: &Settings) -> Loaded {
+        let Met { last, segments, all_have_starts, by_index, by_start } = &self.met;
+        match self.tally {
+            Some(tally) if tally.without_start > 0 => return Loaded::Again(Order::Index),
+            // One was changed and came a second time.
+            Some(tally) if *segments > tally.segments => return Loaded::Again(Order::Start),
+            // One was changed and did not come, or is late.
+            Some(tally) if *segments < tally.segments && self.round < settings.settle_rounds => {
+                return Loaded::Again(Order::Start);
+            }
+            Some(_) | None => {}
+        }
+        let (order, came) = match last {
+            Some(_) if *all_have_starts => (Order::Start, *by_start),
+            Some(_) | None => (Order::Index, *by_index),
+        };
+        if came || self.order == Some(order) { Loaded::Rightly } else { Loaded::Again(order) }
     }
 
     /// How many bytes of text it holds.
@@ -81,6 +147,27 @@ impl Loading {
             reprocess,
             ..self.summarizer.finish(&call.session, call.published_segments, built_at)
         })
+    }
+}
+
+impl Default for Met {
+    fn default() -> Self {
+        Self { last: None, segments: 0, all_have_starts: true, by_index: true, by_start: true }
+    }
+}
+
+impl Met {
+    fn take(&mut self, segment: &Segment) {
+        let Segment { index, start_ms, .. } = *segment;
+        // Without its texts.
+        let segment = Segment { index, start_ms, on_session_clock: segment.on_session_clock, ..Segment::default() };
+        if let Some(last) = &self.last {
+            self.by_index &= Order::Index.compare_places(last, &segment).is_le();
+            self.by_start &= Order::Start.compare_places(last, &segment).is_le();
+        }
+        self.segments += 1;
+        self.all_have_starts &= segment.session_start().is_some();
+        self.last = Some(segment);
     }
 }
 

@@ -3,7 +3,7 @@
 //! Before its delivery a job is as little there as when it is over. It is over when it has left this table: its
 //! acknowledgement is confirmed, or it was given up and JetStream will deliver the message again. Two kinds of job have no
 //! delivery: one about a message that used up its deliveries, which becomes a dead letter unless its call is announced in
-//! good time, and one that replaces a summary of fewer segments than its session has. They end where others acknowledge.
+//! good time, and one that replaces a summary that is behind its segments. They end where others acknowledge.
 //!
 //! Where the table says *give up*, an effect has failed for longer than the retry timeout while effects of the same kind
 //! succeeded for others. Then the job is given back. Of the last attempt it becomes a dead letter; where JetStream has used
@@ -39,7 +39,7 @@
 //! | counting | drain | acknowledging | nak |
 //! | counting | drain | republishing | attempts are few |
 //! | counting | drain | over | there is no delivery |
-//! | loading | loaded | loading | there are more pages |
+//! | loading | loaded | loading | there are more pages, or the call changed meanwhile so that its order is another one: from the first page again |
 //! | loading | loaded | saving | it was the last page |
 //! | loading | loaded | dead-lettering | the summary step panicked |
 //! | loading | loaded | over | the summary step panicked, without a delivery |
@@ -95,7 +95,7 @@
 //! | publishing | grace over | republishing | attempts are few |
 //! | publishing | grace over | over | there is no delivery |
 //! | marking | marked | acknowledging | ack |
-//! | marking | marked | publishing | the announcement in the stream is of fewer segments: a revision |
+//! | marking | marked | publishing | the announcement in the stream is of an earlier version of the segments: a revision |
 //! | marking | marked | over | there is no delivery |
 //! | marking | failed | marking | again, after a pause |
 //! | marking | failed | acknowledging | refused: ack |
@@ -133,7 +133,7 @@ mod state;
 
 use std::{mem, sync::Arc, time::Duration};
 
-use self::loading::{Loading, Panicked};
+use self::loading::{Loaded, Loading, Panicked};
 pub use self::state::State;
 pub(crate) use self::state::{Event, Next, Outcome};
 use crate::{
@@ -143,7 +143,7 @@ use crate::{
     counters::Settled,
     event::SessionEnded,
     ids::{JobId, Key},
-    input::{Notified, Page, Report, Stored},
+    input::{Notified, Page, Report, Stored, TranscriptVersion},
     output::{Acknowledgement, Timer},
     served::Served,
     settings::Settings,
@@ -226,7 +226,7 @@ enum Phase {
     Saving { call: SessionEnded, summary: Arc<Summary>, bytes: usize, loaded_at: Time },
     Checking { call: SessionEnded, question: Question },
     Publishing { call: SessionEnded, announcement: Announcement, news: News },
-    Marking { call: SessionEnded, announcement: Announcement, news: News, segments: u64, notified: Notified },
+    Marking { call: SessionEnded, announcement: Announcement, news: News, told: TranscriptVersion, notified: Notified },
     DeadLettering { dead_letter: Arc<DeadLetter> },
     Republishing { call: SessionEnded },
     Acknowledging { acknowledgement: Acknowledgement },
@@ -288,13 +288,14 @@ impl Job {
             }
             (
                 Phase::Publishing { call, announcement, news },
-                Event::Reported(Report::Published { stream_sequence, segments }),
+                Event::Reported(Report::Published { stream_sequence, segments, edits }),
             ) => {
                 let notified = Notified { stream_sequence, at: self.wall(now) };
-                (Phase::Marking { call, announcement, news, segments, notified }, Next::Ask)
+                let told = TranscriptVersion { segments, edits };
+                (Phase::Marking { call, announcement, news, told, notified }, Next::Ask)
             }
-            (Phase::Marking { call, announcement, news, segments, .. }, Event::Reported(Report::Marked)) => {
-                self.announced(call, announcement, news, segments, around)
+            (Phase::Marking { call, announcement, news, told, .. }, Event::Reported(Report::Marked)) => {
+                self.announced(call, announcement, news, told, around)
             }
             (Phase::DeadLettering { dead_letter }, Event::Reported(Report::DeadLettered { .. })) => {
                 self.finished(Acknowledgement::Term { reason: dead_letter.reason.clone() })
@@ -412,6 +413,10 @@ impl Job {
         }
         if !loading.is_over {
             return Ok((Phase::Loading { call, loading }, Next::Ask));
+        }
+        if let Loaded::Again(order) = loading.outcome(around.settings) {
+            let again = loading.again(around.now, order, around.settings);
+            return Ok((Phase::Loading { call, loading: Box::new(again) }, Next::Ask));
         }
         let (bytes, loaded_at) = (loading.held_bytes(), loading.begun);
         match loading.finish(&call, self.wall(around.now)) {

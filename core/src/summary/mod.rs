@@ -26,12 +26,12 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{shape::shape, summarizer::Summarizer};
 use crate::{
-    WallTime,
+    TranscriptVersion, WallTime,
     ids::{Key, Session},
 };
 
 /// One finished segment as the store holds it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Segment {
     /// The `_id` of the document.
@@ -51,14 +51,60 @@ pub struct Segment {
     /// End, in milliseconds since the call's start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_ms: Option<i64>,
+    /// Whether the start is on the clock that all segments of the session share. It says nothing without a start.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub on_session_clock: bool,
+    /// How often it was changed since it was stored first.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub edits: u64,
 }
 
-/// The order of a call: by index, then start, then `_id`; a missing field sorts last.
-///
-/// The `_id` is compared by its bytes, as MongoDB's default collation does.
-#[must_use]
-pub fn order(a: &Segment, b: &Segment) -> Ordering {
-    missing_last(a.index, b.index).then_with(|| missing_last(a.start_ms, b.start_ms)).then_with(|| a.id.cmp(&b.id))
+impl Segment {
+    /// Its start on the session's clock, in milliseconds; `None` where it has none that is known to be on that clock.
+    #[must_use]
+    pub fn session_start(&self) -> Option<i64> {
+        self.start_ms.filter(|_| self.on_session_clock)
+    }
+}
+
+/// The order in which the segments of a call are read. A field that is missing sorts last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Order {
+    /// By index, then start, then `_id`.
+    Index,
+    /// By start, then index, then `_id`.
+    Start,
+}
+
+impl Order {
+    /// The order of a call of exactly these segments: by start where the start of each one is on the session's clock. Starts
+    /// of different clocks cannot be compared: a single segment without that puts the whole call in the order of indexes.
+    #[must_use]
+    pub fn of<'a>(segments: impl IntoIterator<Item = &'a Segment>) -> Self {
+        let mut segments = segments.into_iter().peekable();
+        let is_by_start = segments.peek().is_some() && segments.all(|segment| segment.session_start().is_some());
+        if is_by_start { Self::Start } else { Self::Index }
+    }
+
+    /// Compares two segments of a call that has this order.
+    ///
+    /// The `_id` is compared by its bytes, as MongoDB's default collation does.
+    #[must_use]
+    pub fn compare(self, a: &Segment, b: &Segment) -> Ordering {
+        self.compare_places(a, b).then_with(|| a.id.cmp(&b.id))
+    }
+
+    /// Compares everything but the `_id`, which only MongoDB knows how to compare where it is no text.
+    #[must_use]
+    pub fn compare_places(self, a: &Segment, b: &Segment) -> Ordering {
+        let index = missing_last(a.index, b.index);
+        let start = missing_last(a.start_ms, b.start_ms);
+        match self {
+            Self::Index => index.then(start),
+            Self::Start => start.then(index),
+        }
+    }
 }
 
 fn missing_last(a: Option<i64>, b: Option<i64>) -> Ordering {
@@ -84,6 +130,9 @@ pub struct Summary {
     pub reprocess: u64,
     /// `segments >= published_segments`: judged on the segments that were loaded.
     pub complete: bool,
+    /// How often the segments were changed, all together; absent where none was.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub edits: u64,
     /// Words of all segments.
     pub words: u64,
     /// Segments of which the text or the label is not valid UTF-8, or is no text at all; absent where there are none. What
@@ -106,6 +155,14 @@ pub struct Summary {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
+}
+
+impl Summary {
+    /// Which version of the session's segments it is of.
+    #[must_use]
+    pub fn version(&self) -> TranscriptVersion {
+        TranscriptVersion { segments: self.segments, edits: self.edits }
+    }
 }
 
 /// What one speaker contributed; a speaker of whom there are only blank segments is not listed.
@@ -217,7 +274,7 @@ mod tests {
     use super::*;
 
     fn segment(id: &str, index: Option<i64>, start_ms: Option<i64>) -> Segment {
-        Segment { id: id.into(), index, speaker: None, text: String::new(), start_ms, end_ms: None }
+        Segment { id: id.into(), index, start_ms, ..Segment::default() }
     }
 
     #[test]
@@ -237,8 +294,34 @@ mod tests {
         let mut shuffled = ordered.clone();
         shuffled.reverse();
         shuffled.swap(1, 6);
-        shuffled.sort_by(order);
+        shuffled.sort_by(|a, b| Order::Index.compare(a, b));
         assert_eq!(shuffled, ordered);
+    }
+
+    #[test]
+    fn a_call_by_start_is_ordered_by_start_then_index_then_id() {
+        let ordered = [
+            segment("z", Some(9), Some(-5)),
+            segment("y", Some(1), Some(7)),
+            segment("b", Some(2), Some(7)),
+            segment("c", Some(2), Some(7)),
+            segment("a", None, Some(7)),
+            segment("x", Some(0), Some(8)),
+        ];
+        let mut shuffled = ordered.clone();
+        shuffled.reverse();
+        shuffled.swap(1, 4);
+        shuffled.sort_by(|a, b| Order::Start.compare(a, b));
+        assert_eq!(shuffled, ordered);
+    }
+
+    #[test]
+    fn a_call_is_by_start_where_each_start_is_on_the_sessions_clock() {
+        let marked = |start_ms| Segment { on_session_clock: true, ..segment("a", Some(1), start_ms) };
+        assert_eq!(Order::of(&[marked(Some(3)), marked(Some(0))]), Order::Start);
+        assert_eq!(Order::of(&[]), Order::Index);
+        assert_eq!(Order::of(&[marked(Some(3)), segment("b", Some(2), Some(4))]), Order::Index, "one is unmarked");
+        assert_eq!(Order::of(&[marked(Some(3)), marked(None)]), Order::Index, "a mark without a start says nothing");
     }
 
     #[test]

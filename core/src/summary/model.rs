@@ -57,6 +57,7 @@ fn model(limits: Limits, call: &[Segment], session: &Session, published: u64, up
         published_segments: published,
         reprocess: 0,
         complete: call.len() as u64 >= published,
+        edits: call.iter().map(|segment| segment.edits).sum(),
         words: spoken.iter().map(|spoken| spoken.words).sum(),
         damaged: 0,
         speakers,
@@ -288,6 +289,7 @@ fn calls() -> impl Strategy<Value = Vec<Segment>> {
                 text,
                 start_ms,
                 end_ms,
+                ..Segment::default()
             })
             .collect()
     })
@@ -340,6 +342,7 @@ proptest! {
         let mut with_blank = call.clone();
         let blank = Segment {
             id: "s:-1".into(), index: None, speaker: Some("nobody".into()), text: "\u{FEFF}\r\n\u{3164}".into(), start_ms: None, end_ms: None,
+            ..Segment::default()
         };
         with_blank.insert(place.index(call.len() + 1), blank);
         let summary = fold(Limits::default(), &with_blank, &session(), 0, at);
@@ -398,6 +401,7 @@ mod size {
             text,
             start_ms: Some(millis),
             end_ms: Some(millis),
+            ..Segment::default()
         }
     }
 

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{WallTime, ids::Session};
 
-/// Folds a call's segments, given in the [order](super::order()) of the call, into its [`Summary`].
+/// Folds a call's segments, given in the [order](super::Order) of the call, into its [`Summary`].
 ///
 /// What it holds is bounded by its [`Limits`], whatever the call, and how the segments were cut into pages makes no
 /// difference.
@@ -19,6 +19,7 @@ pub struct Summarizer {
     limits: Limits,
     counter: WordCounter,
     segments: u64,
+    edits: u64,
     words: u64,
     damaged: u64,
     shortened_labels: u64,
@@ -36,6 +37,7 @@ impl Summarizer {
             limits,
             counter: WordCounter::new(),
             segments: 0,
+            edits: 0,
             words: 0,
             damaged: 0,
             shortened_labels: 0,
@@ -49,6 +51,7 @@ impl Summarizer {
     /// Takes the next segment of the call.
     pub fn push(&mut self, segment: &Segment) {
         self.segments += 1;
+        self.edits = self.edits.saturating_add(segment.edits);
         let text = trim(&segment.text);
         if text.is_empty() {
             return;
@@ -103,6 +106,7 @@ impl Summarizer {
             published_segments,
             reprocess: 0,
             complete: self.segments >= published_segments,
+            edits: self.edits,
             words: self.words,
             damaged: self.damaged,
             speakers: self.speakers.into_list(),
@@ -179,6 +183,7 @@ mod tests {
             text: text.into(),
             start_ms: Some(index * 1_000),
             end_ms: Some(index * 1_000 + 900),
+            ..Segment::default()
         }
     }
 

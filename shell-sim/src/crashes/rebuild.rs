@@ -164,6 +164,8 @@ impl Rebuilt {
                 index: own.unwrap_or_else(|| i64::try_from(place).unwrap_or(i64::MAX)),
                 speaker: segment.and_then(|segment| segment.speaker.clone()),
                 text: segment.map_or_else(|| "Yes.".to_owned(), |segment| segment.text.clone()),
+                session_start_ms: segment.and_then(|segment| segment.session_start()),
+                edits: 0,
             }
         });
         let ends = story

@@ -139,7 +139,13 @@ impl Family {
 fn healthy(calls: usize, processors: usize, window_ms: u64) -> Plan {
     let call = |number: usize| {
         let mut call = Call::short(&format!("c{number}"), &format!("s{number}"), 1_000);
-        let late = SegmentSaved { at_ms: 2_500, index: 1, speaker: Some("Grace".into()), text: "Let us.".into() };
+        let late = SegmentSaved {
+            at_ms: 2_500,
+            index: 1,
+            speaker: Some("Grace".into()),
+            text: "Let us.".into(),
+            ..SegmentSaved::default()
+        };
         call.segments.push(late);
         call
     };
@@ -167,7 +173,7 @@ fn stale() -> Plan {
     let mut plan = healthy(2, 2, SHORT_WINDOW_MS);
     plan.options.revise = true;
     for call in &mut plan.calls {
-        call.segments.push(SegmentSaved { at_ms: 12_000, index: 2, speaker: None, text: "Yes.".into() });
+        call.segments.push(SegmentSaved { at_ms: 12_000, index: 2, text: "Yes.".into(), ..SegmentSaved::default() });
     }
     plan
 }
@@ -176,7 +182,7 @@ fn stale() -> Plan {
 fn asked_again() -> Plan {
     let mut plan = healthy(1, 1, SHORT_WINDOW_MS);
     for call in &mut plan.calls {
-        call.segments.push(SegmentSaved { at_ms: 12_000, index: 0, speaker: None, text: "As corrected.".into() });
+        call.segments.push(SegmentSaved { at_ms: 12_000, text: "As corrected.".into(), ..SegmentSaved::default() });
         call.ends.push(End { at_ms: 13_000, payload: EndPayload::AsksAgain { announces: 1, request: 1 } });
     }
     plan

@@ -155,7 +155,7 @@ impl Verdict {
 }
 
 /// One save of a segment. The same index twice is a segment saved twice.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SegmentSaved {
     /// When.
@@ -167,6 +167,12 @@ pub struct SegmentSaved {
     pub speaker: Option<String>,
     /// What is said.
     pub text: String,
+    /// When it starts, in milliseconds of the session's clock; `None` for a start that is not on that clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_start_ms: Option<i64>,
+    /// How often it was changed before that: the same index with one more is a change.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub edits: u64,
 }
 
 /// One publication of a call's end.
@@ -297,7 +303,7 @@ impl Call {
         Self {
             conversation: conversation.to_owned(),
             session: session.to_owned(),
-            segments: vec![SegmentSaved { at_ms: 0, index: 0, speaker: Some("Ada".to_owned()), text }],
+            segments: vec![SegmentSaved { text, speaker: Some("Ada".to_owned()), ..SegmentSaved::default() }],
             ends: vec![End { at_ms: ends_at_ms, payload: EndPayload::Announces(1) }],
             verdict: Verdict::Taken,
         }
@@ -331,8 +337,10 @@ impl fmt::Display for Plan {
             };
             writeln!(f, "  call {:?} {:?}{refused}", call.conversation, call.session)?;
             for segment in &call.segments {
-                let SegmentSaved { at_ms, index, speaker, text } = segment;
-                writeln!(f, "    at {at_ms} ms: segment {index} of {speaker:?}: {text:?}")?;
+                let SegmentSaved { at_ms, index, speaker, text, session_start_ms, edits } = segment;
+                let start = session_start_ms.map(|start| format!(", which starts at {start} ms")).unwrap_or_default();
+                let changed = if *edits == 0 { "" } else { ", changed" };
+                writeln!(f, "    at {at_ms} ms: segment {index} of {speaker:?}{start}{changed}: {text:?}")?;
             }
             for end in &call.ends {
                 writeln!(f, "    at {} ms: end {:?}", end.at_ms, end.payload)?;

@@ -7,7 +7,7 @@ use std::{
 
 use jetstream_model::AckBody;
 use transcript_core::{
-    Effect, Report, Time,
+    Effect, Report, Time, TranscriptVersion,
     contract::Announcement,
     ids::{JobId, Key},
 };
@@ -176,7 +176,7 @@ impl Property for AnnounceOnceKnowsNoTimeLimit {
     }
 }
 
-/// A notification tells of a summary that is stored, with no more segments than that has.
+/// A notification tells of a summary that is stored, of no later version of the segments.
 #[derive(Default)]
 pub(super) struct ANotificationTellsAStoredSummary;
 
@@ -188,11 +188,10 @@ impl Property for ANotificationTellsAStoredSummary {
     fn saw(&mut self, _: Time, seen: &Observation<'_>, ledger: &Ledger) -> Result<(), String> {
         let Observation::NotificationStored { notification, .. } = seen else { return Ok(()) };
         let key = notification.session.key();
+        let told = TranscriptVersion { segments: notification.segments, edits: notification.edits };
         match ledger.summaries.get(&key) {
             None => Err(format!("{key} was announced and no such summary is stored")),
-            Some(stored) if *stored < notification.segments => {
-                Err(format!("{key} was announced with {} segments, {stored} are stored", notification.segments))
-            }
+            Some(stored) if *stored < told => Err(format!("{key} was announced with {told:?}, {stored:?} is stored")),
             Some(_) => Ok(()),
         }
     }

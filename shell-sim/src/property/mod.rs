@@ -7,12 +7,13 @@
 //! | `AMarkedSummaryIsNotAnnouncedAgain` | whatever its age: after a reset, a purge, an end published again |
 //! | `AnnounceOnceKnowsNoTimeLimit` | on a subject of its own, a key is announced once for as long as the stream is not purged |
 //! | `ANotificationTellsAStoredSummary` | a notification tells of a summary that is stored, with no more segments |
-//! | `SummaryNeverGoesBack` | no save leaves fewer segments than were stored, or takes a mark away |
+//! | `SummaryNeverGoesBack` | no save leaves an earlier version of the segments than was stored, or takes a mark away |
 //! | `CompleteIsTrueOnlyWhenItIs` | `complete` is what the stored summary's own numbers say |
 //! | `SummaryIsWhatItsSegmentsGive` | a saved summary is what the pages that its job loaded give |
+//! | `SummaryIsInTheOrderOfTheCall` | a summary of all segments of a call is what they give by start, where all starts are on the session's clock, and by index otherwise |
 //! | `WhatCameInTheQuietPeriodIsCounted` | a summary has every segment that was stored in the quiet period after the end and not lost since |
 //! | `AMarkThatIsReportedIsStored` | a processor that is told that its mark is written finds it on the summary |
-//! | `AMarkedSummaryStaysUntilItIsStale` | only one of more segments, or one that was asked for, replaces it, as the next revision, and keeps its marks |
+//! | `AMarkedSummaryStaysUntilItIsStale` | only one of more segments, or of changed ones, or one that was asked for, replaces it, as the next revision, and keeps its marks |
 //! | `ARequestIsAnsweredByARevision` | an operator who asks for a call again gets a new summary, announced as a revision |
 //! | `ARevisionIsAnnouncedOnce` | and only where that is asked for, and never before it is stored |
 //! | `EveryStaleSummaryIsRevised` | where it is asked for, when the world has been whole for long enough |
@@ -122,6 +123,7 @@ properties! {
     summary_never_goes_back: summarised::SummaryNeverGoesBack,
     complete_is_true_only_when_it_is: summarised::CompleteIsTrueOnlyWhenItIs,
     summary_is_what_its_segments_give: summarised::SummaryIsWhatItsSegmentsGive,
+    summary_is_in_the_order_of_the_call: summarised::SummaryIsInTheOrderOfTheCall,
     what_came_in_the_quiet_period_is_counted: summarised::WhatCameInTheQuietPeriodIsCounted,
     a_mark_that_is_reported_is_stored: summarised::AMarkThatIsReportedIsStored,
     a_marked_summary_stays_until_it_is_stale: revised::AMarkedSummaryStaysUntilItIsStale,

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use jetstream_model::AckBody;
-use transcript_core::{Time, contract::Announcement, ids::Key};
+use transcript_core::{Time, TranscriptVersion, contract::Announcement, ids::Key};
 
 use super::{Property, TheEnd};
-use crate::{ledger::Ledger, observation::Observation};
+use crate::{ledger::Ledger, observation::Observation, plan::SegmentWrites};
 
-/// An announced summary is replaced only by one of more segments, or of as many that an operator has asked for since. It is
-/// the next revision and keeps its marks.
+/// An announced summary is replaced only by one of a later version of the segments, or of the same that an operator has asked
+/// for since. It is the next revision and keeps its marks.
 #[derive(Default)]
 pub(super) struct AMarkedSummaryStaysUntilItIsStale;
 
@@ -29,8 +29,8 @@ impl Property for AMarkedSummaryStaysUntilItIsStale {
             };
         }
         let was_asked_for =
-            after.summary.segments == before.summary.segments && after.summary.reprocess > before.summary.reprocess;
-        if after.summary.segments <= before.summary.segments && !was_asked_for {
+            after.summary.version() == before.summary.version() && after.summary.reprocess > before.summary.reprocess;
+        if after.summary.version() <= before.summary.version() && !was_asked_for {
             return if before == after { Ok(()) } else { Err(format!("{key} was announced and has changed")) };
         }
         let kept = after.notified == before.notified && after.revised == before.revised;
@@ -147,7 +147,10 @@ impl Property for ARequestIsAnsweredByARevision {
         let Some((end, key)) = end.and_then(|end| Some((end, end.key.as_ref()?))) else { return Ok(()) };
         let session = ledger.plan.calls.iter().find(|call| call.ids().key() == *key).map(|call| call.ids().session_id);
         let segments = session.map_or(0, |session| ledger.segments_by(&session, now));
-        if ledger.summaries.get(key).is_some_and(|stored| *stored > segments) {
+        // A kill loses segments that are on no journal, and changes of them.
+        let loses_edits = ledger.plan.options.segment_writes == SegmentWrites::Unjournaled;
+        let is_ahead = |stored: &TranscriptVersion| stored.segments > segments || (stored.edits > 0 && loses_edits);
+        if ledger.summaries.get(key).is_some_and(is_ahead) {
             return Ok(());
         }
         let (made, revision) = self.made.get(key).copied().unwrap_or_default();
@@ -161,10 +164,10 @@ impl Property for ARequestIsAnsweredByARevision {
     }
 }
 
-/// Where revisions are asked for, an announced summary of more segments than were ever announced does not stay unknown.
+/// Where revisions are asked for, an announced summary of a later version than was ever announced does not stay unknown.
 #[derive(Default)]
 pub(super) struct WhatIsStoredIsAnnounced {
-    announced: BTreeMap<Key, u64>,
+    announced: BTreeMap<Key, TranscriptVersion>,
 }
 
 impl Property for WhatIsStoredIsAnnounced {
@@ -175,7 +178,8 @@ impl Property for WhatIsStoredIsAnnounced {
     fn saw(&mut self, _: Time, seen: &Observation<'_>, _: &Ledger) -> Result<(), String> {
         if let Observation::NotificationStored { notification, .. } = seen {
             let announced = self.announced.entry(notification.session.key()).or_default();
-            *announced = (*announced).max(notification.segments);
+            let (segments, edits) = (notification.segments, notification.edits);
+            *announced = (*announced).max(TranscriptVersion { segments, edits });
         }
         Ok(())
     }
@@ -185,9 +189,9 @@ impl Property for WhatIsStoredIsAnnounced {
             return Ok(());
         }
         for (key, announced) in &self.announced {
-            let stored = ledger.summaries.get(key).copied().unwrap_or(0);
+            let stored = ledger.summaries.get(key).copied().unwrap_or_default();
             if ledger.marks.contains_key(key) && stored > *announced {
-                return Err(format!("{key} is stored with {stored} segments, and {announced} were announced"));
+                return Err(format!("{key} is stored with {stored:?}, and {announced:?} was announced"));
             }
         }
         Ok(())

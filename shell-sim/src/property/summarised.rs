@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
@@ -9,13 +10,13 @@ use transcript_core::{
     Effect, Report, Stored, Time,
     contract::Announcement,
     ids::{EffectId, JobId, Key},
-    summary::Summarizer,
+    summary::{Order, Segment, Summarizer, Summary},
 };
 
 use super::Property;
 use crate::{ledger::Ledger, observation::Observation, store::Document};
 
-/// No save leaves fewer segments than were stored, or takes a mark away; and nothing that was answered is lost.
+/// No save leaves an earlier version of the segments than was stored, or takes a mark away; and nothing that was answered is lost.
 #[derive(Default)]
 pub(super) struct SummaryNeverGoesBack {
     stored: BTreeMap<Key, Stored>,
@@ -31,9 +32,9 @@ impl Property for SummaryNeverGoesBack {
         let known = self.stored.insert((*key).clone(), after.stored());
         let before = before.map(Document::stored);
         for earlier in [known, before].into_iter().flatten() {
-            if after.summary.segments < earlier.segments {
-                let (had, has) = (earlier.segments, after.summary.segments);
-                return Err(format!("{key} had {had} segments and has {has}"));
+            let (had, has) = (earlier.version(), after.summary.version());
+            if has < had {
+                return Err(format!("{key} had {had:?} and has {has:?}"));
             }
             if before.is_some_and(|before| before.notified.is_some()) && after.notified.is_none() {
                 return Err(format!("{key} lost the mark that it was announced"));
@@ -87,6 +88,10 @@ impl Property for SummaryIsWhatItsSegmentsGive {
         if let Observation::Reported { .. } = seen {
             self.before = None;
         }
+        // A load begins, or begins anew.
+        if let Observation::Asked { processor, id, effect: Effect::Load { after: None, .. } } = seen {
+            self.loaded.remove(&(*processor, id.job));
+        }
         if let Observation::Reported { processor, id, report: Report::Loaded(page) } = seen {
             let limits = ledger.plan.options.core().limits;
             let job = (*processor, id.job);
@@ -105,14 +110,70 @@ impl Property for SummaryIsWhatItsSegmentsGive {
         }
         let Observation::Asked { processor, id, effect: Effect::Save { summary } } = seen else { return Ok(()) };
         let Some(summarizer) = self.loaded.remove(&(*processor, id.job)) else { return Ok(()) };
-        let given = summarizer.finish(&summary.session, summary.published_segments, summary.updated_at);
-        let same = given.segments == summary.segments
-            && given.words == summary.words
-            && given.damaged == summary.damaged
-            && given.speakers == summary.speakers
-            && given.longest_turns == summary.longest_turns
-            && given.questions == summary.questions;
-        if same { Ok(()) } else { Err(format!("{} is not what its pages give", summary.key)) }
+        if says_the_same(summary, summarizer) {
+            Ok(())
+        } else {
+            Err(format!("{} is not what its pages give", summary.key))
+        }
+    }
+}
+
+/// Whether a summary says what the segments folded so far give.
+fn says_the_same(summary: &Summary, given: Summarizer) -> bool {
+    let given = given.finish(&summary.session, summary.published_segments, summary.updated_at);
+    given.segments == summary.segments
+        && given.words == summary.words
+        && given.damaged == summary.damaged
+        && given.edits == summary.edits
+        && given.speakers == summary.speakers
+        && given.longest_turns == summary.longest_turns
+        && given.questions == summary.questions
+}
+
+/// A summary of all segments of a call is what they give in the order that the data contract names.
+#[derive(Default)]
+pub(super) struct SummaryIsInTheOrderOfTheCall {
+    /// A fold over nothing.
+    empty: Option<Summarizer>,
+    /// What is stored of each session; `None` where a kill has lost some of it, or somebody has changed some without
+    /// counting that, so that two sets of the same version can differ.
+    stored: BTreeMap<Arc<str>, Option<BTreeMap<String, Segment>>>,
+}
+
+impl Property for SummaryIsInTheOrderOfTheCall {
+    fn name(&self) -> &'static str {
+        "SummaryIsInTheOrderOfTheCall"
+    }
+
+    fn saw(&mut self, _: Time, seen: &Observation<'_>, ledger: &Ledger) -> Result<(), String> {
+        if let Observation::SegmentStored { session, segment } = seen {
+            let known = self.stored.entry(Arc::clone(session)).or_insert_with(|| Some(BTreeMap::new()));
+            // A change that nobody counted: two sets of the same version differ.
+            let is_uncounted = |known: &BTreeMap<String, Segment>| {
+                known.get(&segment.id).is_some_and(|known| known.edits >= segment.edits && known != *segment)
+            };
+            known.take_if(|known| is_uncounted(known));
+            if let Some(known) = known {
+                known.insert(segment.id.clone(), Segment::clone(segment));
+            }
+        }
+        if let Observation::SegmentLost { session, .. } = seen {
+            self.stored.insert(Arc::clone(session), None);
+        }
+        let Observation::Saved { key, after, .. } = seen else { return Ok(()) };
+        let summary = &after.summary;
+        let Some(Some(stored)) = self.stored.get(&summary.session.session_id) else { return Ok(()) };
+        let mut segments: Vec<&Segment> = stored.values().collect();
+        let edits = segments.iter().map(|segment| segment.edits).sum::<u64>();
+        if summary.segments != segments.len() as u64 || summary.edits != edits {
+            return Ok(());
+        }
+        let order = Order::of(segments.iter().copied());
+        segments.sort_by(|a, b| order.compare(a, b));
+        let limits = ledger.plan.options.core().limits;
+        let mut given = self.empty.get_or_insert_with(|| Summarizer::new(limits)).clone();
+        segments.into_iter().for_each(|segment| given.push(segment));
+        if says_the_same(summary, given) { Ok(()) } else { Err(format!("{key} is not in the order of its call")) }
     }
 }
 

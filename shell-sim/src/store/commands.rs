@@ -7,10 +7,10 @@ use transcript_client::mongodb::{
     SortKey, StoredId, WriteError, WriteErrors, error_codes,
 };
 use transcript_core::{
-    Time,
+    Tally, Time,
     contract::Announcement,
     ids::Key,
-    summary::{Segment, Summary},
+    summary::{Order, Segment, Summary},
 };
 
 use super::{Durability, Fate, Rule, Store, StoreError, Writes};
@@ -73,15 +73,16 @@ impl Store {
                 Reply::Counted(sessions.iter().map(|session| self.segments.count(session)).collect())
             }
             Command::LoadSmall { calls, max_segments, max_bytes } => self.small(&calls, max_segments, max_bytes),
-            Command::Page { session_id, place, numbers: _, limit, max_bytes } => {
-                Reply::Page(self.page(&session_id, &place, limit, max_bytes))
+            Command::Tally { session_id } => Reply::Tallied(self.tally(&session_id)),
+            Command::Page { session_id, order, place, numbers: _, limit, max_bytes } => {
+                Reply::Page(self.page(&session_id, order, &place, limit, max_bytes))
             }
             Command::Save { summaries, missing } => self.save_all(now, &summaries, missing, fault),
             Command::Mark { marks } => {
                 let keys: Vec<Key> = marks.iter().map(|mark| mark.key.clone()).collect();
                 self.write(&keys, fault, |store, place| {
                     if let Some(mark) = marks.get(place) {
-                        store.mark(now, mark.key.clone(), mark.announcement, mark.segments, mark.notified);
+                        store.mark(now, mark.key.clone(), mark.announcement, mark.announced, mark.notified);
                         store.written(now, Durability::Journal);
                     }
                 })
@@ -169,8 +170,21 @@ impl Store {
         Reply::Small { sessions, end: SmallEnd::All }
     }
 
-    fn page(&self, session_id: &str, place: &Place, limit: u32, max_bytes: u64) -> PageRead {
-        let mut found = self.segments.of(session_id).filter(|segment| is_of(segment, place));
+    fn tally(&self, session_id: &str) -> Tally {
+        let without_start = self.segments.of(session_id).filter(|segment| segment.session_start().is_none()).count();
+        Tally {
+            segments: self.segments.count(session_id),
+            without_start: u64::try_from(without_start).unwrap_or(u64::MAX),
+        }
+    }
+
+    fn page(&self, session_id: &str, order: Order, place: &Place, limit: u32, max_bytes: u64) -> PageRead {
+        let mut found: Vec<&Arc<Segment>> =
+            self.segments.of(session_id).filter(|segment| is_of(segment, order, place)).collect();
+        if order == Order::Start {
+            found.sort_by(|a, b| order.compare(a, b));
+        }
+        let mut found = found.into_iter();
         let (mut page, mut read) = (PageRead::default(), 0);
         let limit = usize::try_from(limit.max(1)).unwrap_or(usize::MAX);
         while page.documents.len() < limit {
@@ -189,19 +203,22 @@ impl Store {
 }
 
 /// Whether a page that starts there can hold the segment.
-fn is_of(segment: &Segment, place: &Place) -> bool {
-    let behind = |after: &Option<SortKey>| after.as_ref().is_none_or(|after| is_behind(segment, after));
+fn is_of(segment: &Segment, order: Order, place: &Place) -> bool {
+    let (number, second) = match order {
+        Order::Index => (segment.index, segment.start_ms),
+        Order::Start => (segment.session_start(), segment.index),
+    };
+    let behind = |after: &Option<SortKey>| {
+        after.as_ref().is_none_or(|SortKey { second: of, id: StoredId::Text(id) | StoredId::Bson(id) }| {
+            let place = |second: Option<i64>| (second.is_none(), second);
+            (place(second), &segment.id) > (place(*of), id)
+        })
+    };
     match place {
-        Place::After(after) => segment.index.is_some_and(|index| after.is_none_or(|after| index > after)),
-        Place::Within { index, after } => segment.index == Some(*index) && behind(after),
-        Place::Rest { after } => segment.index.is_none() && behind(after),
+        Place::After(after) => number.is_some_and(|number| after.is_none_or(|after| number > after)),
+        Place::Within { number: of, after } => number == Some(*of) && behind(after),
+        Place::Rest { after } => number.is_none() && behind(after),
     }
-}
-
-fn is_behind(segment: &Segment, after: &SortKey) -> bool {
-    let place = |start: Option<i64>| (start.is_none(), start);
-    let (StoredId::Text(id) | StoredId::Bson(id)) = &after.id;
-    (place(segment.start_ms), &segment.id) > (place(after.start), id)
 }
 
 fn document(segment: &Segment) -> Document {
@@ -218,7 +235,11 @@ pub(crate) fn written_keys(command: &Command) -> BTreeMap<Key, (Vec<usize>, Opti
     let members: Vec<(&Key, Option<Announcement>)> = match command {
         Command::Save { summaries, .. } => summaries.iter().map(|summary| (&summary.key, None)).collect(),
         Command::Mark { marks } => marks.iter().map(|mark| (&mark.key, Some(mark.announcement))).collect(),
-        Command::Count { .. } | Command::LoadSmall { .. } | Command::Page { .. } | Command::ReadBack { .. } => vec![],
+        Command::Count { .. }
+        | Command::LoadSmall { .. }
+        | Command::Tally { .. }
+        | Command::Page { .. }
+        | Command::ReadBack { .. } => vec![],
     };
     let mut written: BTreeMap<Key, (Vec<usize>, Option<Announcement>)> = BTreeMap::new();
     for (place, (key, announcement)) in members.into_iter().enumerate() {

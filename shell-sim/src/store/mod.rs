@@ -40,7 +40,7 @@ use std::{
 };
 
 use transcript_core::{
-    Notified, Stored, Time,
+    Notified, Stored, Time, TranscriptVersion,
     contract::Announcement,
     ids::Key,
     summary::{Segment, Summary},
@@ -110,7 +110,7 @@ pub enum Command {
         /// When it is answered.
         durability: Durability,
     },
-    /// Count the segments of sessions.
+    /// Count the segments of sessions, and how often they were changed.
     Count {
         /// The sessions.
         sessions: Vec<Arc<str>>,
@@ -128,8 +128,8 @@ pub enum Command {
         key: Key,
         /// What was announced.
         announcement: Announcement,
-        /// How many segments were announced.
-        segments: u64,
+        /// Which version of the segments was announced.
+        announced: TranscriptVersion,
         /// The mark.
         notified: Notified,
         /// When it is answered.
@@ -210,8 +210,8 @@ pub enum Answer {
         /// Refused.
         refused: u64,
     },
-    /// The counts, in the order of the sessions asked for.
-    Counts(Vec<u64>),
+    /// The versions of the segments, in the order of the sessions asked for.
+    Versions(Vec<TranscriptVersion>),
     /// What is stored now.
     Stored(Option<Stored>),
     /// The mark is there, or there is no summary.
@@ -349,10 +349,11 @@ impl Store {
         self.summaries.iter()
     }
 
-    /// How many segments of a session are stored, for the eyes of the world's checks.
+    /// Which version a session's stored segments are of, for the eyes of the world's checks.
     #[must_use]
-    pub fn segments_of(&self, session_id: &str) -> u64 {
-        self.segments.count(session_id)
+    pub fn version_of(&self, session_id: &str) -> TranscriptVersion {
+        let edits = self.segments.of(session_id).map(|segment| segment.edits).sum();
+        TranscriptVersion { segments: self.segments.count(session_id), edits }
     }
 
     /// Whether a segment is stored, for the eyes of the world's checks.
@@ -373,15 +374,15 @@ impl Store {
                 Ok(answer)
             }
             Command::Count { sessions } => {
-                Ok(Answer::Counts(sessions.iter().map(|session| self.segments.count(session)).collect()))
+                Ok(Answer::Versions(sessions.iter().map(|session| self.version_of(session)).collect()))
             }
             Command::Save { summary, durability } => {
                 let stored = self.save(now, summary);
                 self.written(now, durability);
                 Ok(Answer::Stored(Some(stored)))
             }
-            Command::Mark { key, announcement, segments, notified, durability } => {
-                self.mark(now, key, announcement, segments, notified);
+            Command::Mark { key, announcement, announced, notified, durability } => {
+                self.mark(now, key, announcement, announced, notified);
                 self.written(now, durability);
                 Ok(Answer::Marked)
             }
@@ -433,7 +434,7 @@ impl Store {
         stored
     }
 
-    fn mark(&mut self, now: Time, key: Key, announcement: Announcement, segments: u64, notified: Notified) {
+    fn mark(&mut self, now: Time, key: Key, announcement: Announcement, told: TranscriptVersion, notified: Notified) {
         let Some(document) = self.summaries.get_mut(&key) else { return };
         let before = document.clone();
         let announced = match announcement {
@@ -446,7 +447,7 @@ impl Store {
                 revision
             }
         };
-        if document.revision == announced && document.summary.segments > segments {
+        if document.revision == announced && document.summary.version() > told {
             document.revision += 1;
         }
         if *document != before {
@@ -489,6 +490,7 @@ impl Document {
     pub fn stored(&self) -> Stored {
         Stored {
             segments: self.summary.segments,
+            edits: self.summary.edits,
             complete: self.summary.complete,
             notified: self.notified,
             revision: self.revision,

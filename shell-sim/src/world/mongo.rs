@@ -74,8 +74,8 @@ impl Mongo {
     pub(super) fn stale(&self) -> Vec<Key> {
         let store = self.model.borrow();
         let behind = |document: &Document| {
-            let (stored, segments) = (document.stored(), store.segments_of(&document.summary.session.session_id));
-            document.notified.is_some() && (stored.is_stale_with(segments) || stored.unannounced_revision().is_some())
+            let (stored, version) = (document.stored(), store.version_of(&document.summary.session.session_id));
+            document.notified.is_some() && (stored.is_stale_with(version) || stored.unannounced_revision().is_some())
         };
         let stale = store.summaries().filter(|(_, document)| behind(document)).map(|(key, _)| key.clone());
         stale.collect()
@@ -207,10 +207,12 @@ fn stale(world: &World, answer: Answer) -> Answer {
             Answer::Client(Reply::Small { sessions, end })
         }
         other @ (Answer::Written { .. }
-        | Answer::Counts(_)
+        | Answer::Versions(_)
         | Answer::Stored(_)
         | Answer::Marked
-        | Answer::Client(Reply::Counted(_) | Reply::Written(_) | Reply::ReadBack(_) | Reply::Failed(_))) => other,
+        | Answer::Client(
+            Reply::Counted(_) | Reply::Tallied(_) | Reply::Written(_) | Reply::ReadBack(_) | Reply::Failed(_),
+        )) => other,
     }
 }
 

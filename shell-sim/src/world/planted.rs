@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use transcript_client::jetstream::Frame;
 use transcript_core::{
     ConsumerSettings, Delivery, Effect, EffectKind, Exhausted, Input, Output, Payload, Processor, Report, Settings,
-    Stored,
+    Stored, TranscriptVersion,
     contract::{DEAD_LETTER_SUBJECT, DeadLetter, REASON_HEADER, STREAM_SEQUENCE_HEADER},
     event::SessionEnded,
     ids::{JobId, Key, Session},
@@ -23,8 +23,8 @@ pub(super) struct Planted {
     bug: Option<Bug>,
     /// The first count of each job.
     counts: BTreeMap<JobId, u64>,
-    /// How many segments each job wanted to announce.
-    announces: BTreeMap<JobId, u64>,
+    /// Which version of its segments each job wanted to announce.
+    announces: BTreeMap<JobId, TranscriptVersion>,
     /// What the core is told besides, first the first.
     pub(super) also: Vec<Input>,
 }
@@ -75,10 +75,11 @@ impl Planted {
             }
             (
                 Bug::DifferenceNotAnnounced,
-                Input::Reported { effect, report: Report::Published { stream_sequence, segments } },
+                Input::Reported { effect, report: Report::Published { stream_sequence, segments, edits } },
             ) => {
-                let segments = self.announces.get(&effect.job).copied().unwrap_or(segments);
-                Some(Input::Reported { effect, report: Report::Published { stream_sequence, segments } })
+                let told = TranscriptVersion { segments, edits };
+                let TranscriptVersion { segments, edits } = self.announces.get(&effect.job).copied().unwrap_or(told);
+                Some(Input::Reported { effect, report: Report::Published { stream_sequence, segments, edits } })
             }
             (Bug::RefusedDeadLetterCounts, Input::Reported { effect, report: Report::Failed(_) })
                 if core.kind_of(effect.job) == Some(EffectKind::DeadLetter) =>
@@ -115,7 +116,8 @@ impl Planted {
             }
             (Bug::DifferenceNotAnnounced, Output::Perform { id, effect }) => {
                 if let Effect::Publish { notification, .. } = &effect {
-                    self.announces.insert(id.job, notification.segments);
+                    let (segments, edits) = (notification.segments, notification.edits);
+                    self.announces.insert(id.job, TranscriptVersion { segments, edits });
                 }
                 Some(Output::Perform { id, effect })
             }
@@ -160,8 +162,8 @@ fn unescaped_effect(effect: Effect) -> Effect {
         Effect::Publish { announcement, notification, trace_context, .. } => {
             Effect::Publish { key: unescaped(&notification.session), announcement, notification, trace_context }
         }
-        Effect::Mark { key, announcement, segments, notified } => {
-            Effect::Mark { key: unescaped_key(&key), announcement, segments, notified }
+        Effect::Mark { key, announcement, segments, edits, notified } => {
+            Effect::Mark { key: unescaped_key(&key), announcement, segments, edits, notified }
         }
         Effect::Check { key } => Effect::Check { key: unescaped_key(&key) },
         Effect::Count { .. }

@@ -7,6 +7,8 @@ use transcript_core::ids::EffectId;
 
 #[cfg(feature = "planted-bugs")]
 use transcript_client::mongodb::WriteError;
+#[cfg(feature = "planted-bugs")]
+use transcript_core::Tally;
 
 use super::shell::Shared;
 #[cfg(feature = "planted-bugs")]
@@ -58,7 +60,7 @@ fn run(shared: &Rc<Shared>, id: CommandId, command: Command) {
 fn reply(answer: Result<Answer, StoreError>) -> Reply {
     match answer {
         Ok(Answer::Client(reply)) => reply,
-        Ok(Answer::Written { .. } | Answer::Counts(_) | Answer::Stored(_) | Answer::Marked) => {
+        Ok(Answer::Written { .. } | Answer::Versions(_) | Answer::Stored(_) | Answer::Marked) => {
             Reply::Failed(CommandError::Undecodable)
         }
         Err(error) => Reply::Failed(error.into()),
@@ -93,7 +95,18 @@ fn misread(shared: &Shared, members: usize, reply: Reply) -> Reply {
             errors.concern = None;
             Reply::Written(errors)
         }
+        Reply::Tallied(tally) if shared.world.has_bug(Bug::OneMarkIsEnough) => {
+            Reply::Tallied(Tally { without_start: 0, ..tally })
+        }
+        Reply::Tallied(tally) if shared.world.has_bug(Bug::MarksNotRead) => {
+            Reply::Tallied(Tally { without_start: tally.segments, ..tally })
+        }
+        Reply::Page(mut page) if shared.world.has_bug(Bug::MarksNotRead) => {
+            page.documents.iter_mut().for_each(|document| document.segment.on_session_clock = false);
+            Reply::Page(page)
+        }
         Reply::Counted(_)
+        | Reply::Tallied(_)
         | Reply::Small { .. }
         | Reply::Page(_)
         | Reply::Written(_)

@@ -44,7 +44,7 @@ pub(super) async fn play(world: Rc<World>, number: usize) {
 }
 
 async fn save(world: &Rc<World>, session: &Arc<str>, saved: &SegmentSaved) {
-    let start_ms = Some(saved.index * 1_000);
+    let start_ms = saved.session_start_ms.or(Some(saved.index * 1_000));
     let segment = Arc::new(Segment {
         id: format!("{session}:{}", saved.index),
         index: Some(saved.index),
@@ -52,6 +52,8 @@ async fn save(world: &Rc<World>, session: &Arc<str>, saved: &SegmentSaved) {
         text: saved.text.clone(),
         start_ms,
         end_ms: start_ms.map(|start| start + 900),
+        on_session_clock: saved.session_start_ms.is_some(),
+        edits: saved.edits,
     });
     let durability = match world.plan.options.segment_writes {
         SegmentWrites::Journaled => Durability::Journal,

@@ -357,6 +357,7 @@ fn command(kind: CommandKind) -> &'static str {
     match kind {
         CommandKind::Count => "count",
         CommandKind::LoadSmall => "load_small",
+        CommandKind::Tally => "tally",
         CommandKind::Page => "page",
         CommandKind::Save => "save",
         CommandKind::ReadBack => "read_back",

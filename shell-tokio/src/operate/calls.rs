@@ -355,7 +355,8 @@ mod tests {
     #[test]
     fn the_state_of_a_call_follows_from_summary_dead_letter_and_consumer() {
         let notified = Some(Notified { stream_sequence: 3, at: WallTime::from_millis(0) });
-        let stored = Stored { segments: 2, complete: true, notified, revision: 1, revised: None, reprocess: 0 };
+        let stored =
+            Stored { segments: 2, complete: true, notified, revision: 1, revised: None, edits: 0, reprocess: 0 };
         assert_eq!(state(5, Some("s"), Some(stored)), CallState::Complete);
         assert_eq!(state(5, Some("s"), Some(Stored { complete: false, ..stored })), CallState::Incomplete);
         assert_eq!(state(5, Some("given-up"), Some(stored)), CallState::Complete, "it was redriven since");

@@ -1,7 +1,7 @@
 //! `reprocess`: a call is processed again on purpose, because somebody has corrected its transcript.
 //!
 //! It is one message: an end of the call whose payload has `reprocess`, how often that was asked for. A summary that was made
-//! for a lower number gives way to one of as many segments, also where it was announced, and keeps the number. So a
+//! for a lower number gives way to one of the same version of the segments, also where it was announced, and keeps the number. So a
 //! request does its work once, however often it is delivered, and whoever dies over it: the summary says whether it was
 //! answered. Asking again before the answer is the same request: it has the same `Nats-Msg-Id`.
 
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use mongodb::Database;
 use serde::Serialize;
 use thiserror::Error;
-use transcript_core::{Failure, contract::reprocess_id, event::SessionEnded, ids::Session};
+use transcript_core::{Failure, TranscriptVersion, contract::reprocess_id, event::SessionEnded, ids::Session};
 
 use super::{
     audit::summaries::{Found, Summaries},
@@ -37,19 +37,20 @@ pub enum ReprocessError {
         /// The call.
         key: String,
     },
-    /// The store has fewer segments than the summary.
+    /// The store has fewer segments than the summary, or as many that were changed less often.
     #[error(
-        "{stored} segments of {key} are stored, and its summary is of {summarised}: a summary never goes back. Store the \
-         missing segments first; or, if they are to be gone, delete the summary from transcriptsummaries, and publish the \
-         end again"
+        "{} segments of {key} are stored, with {} edits, and its summary is of {}, with {}: a summary never goes back. Store \
+         the missing segments and the edits first; or, if they are to be gone, delete the summary from \
+         transcriptsummaries, and publish the end again",
+        stored.segments, stored.edits, summarised.segments, summarised.edits
     )]
     Fewer {
         /// The call.
         key: String,
-        /// How many segments are stored.
-        stored: u64,
-        /// How many the summary counts.
-        summarised: u64,
+        /// Which version of them is stored.
+        stored: TranscriptVersion,
+        /// Of which one the summary is.
+        summarised: TranscriptVersion,
     },
     /// MongoDB cannot be asked.
     #[error("MongoDB does not tell what is stored of the call: {0}")]
@@ -94,10 +95,10 @@ pub async fn request(js: &Context, database: &Database, session: &Session) -> Re
     if stored.notified.is_none() {
         return Err(ReprocessError::NotAnnounced { key: named() });
     }
-    let counts = summaries.counts(std::iter::once(&*session.session_id)).await.map_err(ReprocessError::Store)?;
-    let segments = counts.get(&*session.session_id).copied().unwrap_or(0);
-    if segments < stored.segments {
-        return Err(ReprocessError::Fewer { key: named(), stored: segments, summarised: stored.segments });
+    let versions = summaries.versions(std::iter::once(&*session.session_id)).await.map_err(ReprocessError::Store)?;
+    let version = versions.get(&*session.session_id).copied().unwrap_or_default();
+    if version < stored.version() {
+        return Err(ReprocessError::Fewer { key: named(), stored: version, summarised: stored.version() });
     }
     let reprocess = stored.reprocess.saturating_add(1);
     let published_segments = ended.map_or(stored.segments, |ended| ended.published_segments);

@@ -113,7 +113,7 @@ impl Worker {
     /// The second fault: the stream cannot know a notification again that has no id.
     async fn announce(&self, summary: &Summary) -> Result<(), CrashError> {
         let Summary { session, segments, complete, .. } = summary.clone();
-        let notification = Notification { session, segments, complete, revision: None };
+        let notification = Notification { session, segments, complete, revision: None, edits: 0 };
         let payload = serde_json::to_vec(&notification)?.into();
         let answer = self.client.send_request(PROCESSED_SUBJECT, Request::new().payload(payload)).await?;
         serde_json::from_slice::<jetstream::publish::PublishAck>(&answer.payload)?;

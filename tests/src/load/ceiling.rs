@@ -22,7 +22,7 @@ use mongodb::{
 use tokio::sync::mpsc;
 use transcript_client::mongodb::{MOST_MEMBERS, Mark};
 use transcript_core::{
-    Notified, WallTime,
+    Notified, TranscriptVersion, WallTime,
     contract::{
         Announcement, Notification, PROCESSED_SUBJECT, SEGMENTS_COLLECTION, SESSION_ENDED_SUBJECT,
         SUMMARIES_COLLECTION, TRANSCRIPTION_STREAM,
@@ -193,8 +193,13 @@ impl Steps {
     }
 
     async fn announce(self, mut end: End) -> Result<End, LoadTestError> {
-        let notification =
-            Notification { session: end.session.clone(), segments: end.segments, complete: true, revision: None };
+        let notification = Notification {
+            session: end.session.clone(),
+            segments: end.segments,
+            complete: true,
+            revision: None,
+            edits: 0,
+        };
         let mut headers = HeaderMap::new();
         headers.insert(NATS_MESSAGE_ID, end.session.key().as_str());
         headers.insert(NATS_EXPECTED_STREAM, TRANSCRIPTION_STREAM);
@@ -208,7 +213,12 @@ impl Steps {
         let mark = |end: &End| {
             let notified = Notified { stream_sequence: end.sequence, at: WallTime::from_millis(0) };
             let announcement = Announcement::Processed;
-            statement::mark(&Mark { key: end.session.key(), announcement, segments: u64::MAX, notified })
+            statement::mark(&Mark {
+                key: end.session.key(),
+                announcement,
+                announced: TranscriptVersion { segments: u64::MAX, edits: 0 },
+                notified,
+            })
         };
         self.update(ends.iter().map(mark).collect()).await?;
         Ok(ends)

@@ -256,12 +256,13 @@ pub(super) fn spoken(session: &str, index: usize) -> Segment {
         text,
         start_ms: Some(place * 4000),
         end_ms: Some(place * 4000 + 3500),
+        ..Segment::default()
     }
 }
 
 /// The segment as it is stored.
 fn document(session: &str, index: usize) -> Document {
-    let Segment { id, index, speaker, text, start_ms, end_ms } = spoken(session, index);
+    let Segment { id, index, speaker, text, start_ms, end_ms, .. } = spoken(session, index);
     doc! {
         "_id": id,
         "conversationId": conversation(session),

@@ -15,7 +15,7 @@
 //! anybody can publish under any id. So the message is looked at before it counts.
 
 use transcript_core::{
-    Failure, FailureKind, WallTime,
+    Failure, FailureKind, TranscriptVersion, WallTime,
     contract::{
         ATTEMPTS_HEADER, Announcement, DEAD_LETTER_SUBJECT, DeadLetter, Notification, PROCESSOR_HEADER, REASON_HEADER,
         REDRIVE_OF_HEADER, SESSION_ENDED_SUBJECT, STREAM_SEQUENCE_HEADER, TIME_HEADER, free_message_id, redrive_id,
@@ -114,9 +114,9 @@ pub(super) enum Progress {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Published {
     pub(super) stream_sequence: u64,
-    /// What the message in the stream announces, which differs from this one's where an earlier run announced; zero for what
+    /// What the message in the stream announces, which differs from this one's where an earlier run announced; nothing for what
     /// is no announcement.
-    pub(super) segments: u64,
+    pub(super) announced: TranscriptVersion,
 }
 
 /// What frames a publication.
@@ -204,8 +204,8 @@ impl Publication {
                 Progress::GoesOn
             }
             Ok(PubAck { error: None, seq: Some(seq), duplicate: false }) => {
-                let segments = self.content.segments();
-                Progress::Done(Published { stream_sequence: seq, segments })
+                let announced = self.content.announced();
+                Progress::Done(Published { stream_sequence: seq, announced })
             }
             Ok(PubAck { error: None, seq: None, .. }) | Err(_) => {
                 Progress::Failed(busy("no publish acknowledgement".to_owned()))
@@ -316,10 +316,10 @@ impl Content {
         }
     }
 
-    fn segments(&self) -> u64 {
+    fn announced(&self) -> TranscriptVersion {
         match self {
-            Self::Announcement { notification, .. } => notification.segments,
-            Self::DeadLetter(_) | Self::Undeliverable { .. } | Self::Redriven { .. } => 0,
+            Self::Announcement { notification, .. } => version(notification),
+            Self::DeadLetter(_) | Self::Undeliverable { .. } | Self::Redriven { .. } => TranscriptVersion::default(),
         }
     }
 
@@ -352,20 +352,25 @@ impl Content {
     /// What is in the stream, if this message of it is the one that was to be published.
     fn is(&self, message: &RawMessage) -> Option<Published> {
         let about = |name: &str| message.header(name).and_then(|value| value.parse::<u64>().ok());
-        let segments = match self {
+        let nothing = TranscriptVersion::default();
+        let announced = match self {
             _ if message.subject != self.subject() => return None,
             Self::Announcement { notification: ours, .. } => {
                 let theirs: Notification = serde_json::from_slice(&message.payload).ok()?;
                 let same = theirs.session == ours.session && theirs.revision == ours.revision;
-                same.then_some(theirs.segments)
+                same.then_some(version(&theirs))
             }
             Self::DeadLetter(_) | Self::Undeliverable { .. } => {
-                (about(STREAM_SEQUENCE_HEADER) == Some(self.original())).then_some(0)
+                (about(STREAM_SEQUENCE_HEADER) == Some(self.original())).then_some(nothing)
             }
-            Self::Redriven { of, .. } => (about(REDRIVE_OF_HEADER) == Some(*of)).then_some(0),
+            Self::Redriven { of, .. } => (about(REDRIVE_OF_HEADER) == Some(*of)).then_some(nothing),
         };
-        segments.map(|segments| Published { stream_sequence: message.sequence, segments })
+        announced.map(|announced| Published { stream_sequence: message.sequence, announced })
     }
+}
+
+fn version(notification: &Notification) -> TranscriptVersion {
+    TranscriptVersion { segments: notification.segments, edits: notification.edits }
 }
 
 fn undeliverable(message: &RawMessage, at: WallTime) -> DeadLetter {

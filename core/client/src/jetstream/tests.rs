@@ -136,7 +136,7 @@ fn session() -> Session {
 }
 
 fn notification(segments: u64) -> Notification {
-    Notification { session: session(), segments, complete: true, revision: None }
+    Notification { session: session(), segments, complete: true, revision: None, edits: 0 }
 }
 
 fn publish() -> Effect {
@@ -258,7 +258,7 @@ fn a_duplicate_counts_where_it_is_this_announcement() {
     bench.answer(PROCESSED_SUBJECT, r#"{"stream":"TRANSCRIPTION","seq":3,"duplicate":true}"#);
     let earlier = serde_json::to_string(&notification(2)).expect("it is JSON");
     bench.answer_read(PROCESSED_SUBJECT, "", &earlier);
-    assert_eq!(*bench.report(), Report::Published { stream_sequence: 3, segments: 2 });
+    assert_eq!(*bench.report(), Report::Published { stream_sequence: 3, segments: 2, edits: 0 });
     assert_eq!(bench.count(PROCESSED_SUBJECT), 1);
 }
 
@@ -274,7 +274,7 @@ fn a_duplicate_of_another_message_is_published_under_other_ids() {
     }
     assert_eq!(message_id(bench.sent(PROCESSED_SUBJECT)), Some("c:s%n2"));
     bench.answer(PROCESSED_SUBJECT, r#"{"seq":9}"#);
-    assert_eq!(*bench.report(), Report::Published { stream_sequence: 9, segments: 4 });
+    assert_eq!(*bench.report(), Report::Published { stream_sequence: 9, segments: 4, edits: 0 });
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn an_occupied_subject_is_looked_at() {
     bench.answer_read("transcript.processed.c:s", "", "rubbish");
     assert_eq!(expected(&bench).as_deref(), Some("3"), "whoever wrote there comes before");
     bench.answer("transcript.processed.c:s", r#"{"seq":9}"#);
-    assert_eq!(*bench.report(), Report::Published { stream_sequence: 9, segments: 4 });
+    assert_eq!(*bench.report(), Report::Published { stream_sequence: 9, segments: 4, edits: 0 });
 }
 
 #[test]

@@ -4,9 +4,9 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use transcript_core::{
-    Stored,
+    Stored, Tally,
     ids::Key,
-    summary::{Segment, Summary},
+    summary::{Order, Segment, Summary},
 };
 
 use super::{client::Mark, failure::CommandError};
@@ -32,11 +32,18 @@ pub enum Command {
         /// How many bytes of documents are kept at most, of all sessions together; one session is kept whatever its size.
         max_bytes: u64,
     },
+    /// Count the segments of a session, and those without a start on the session's clock: [`Reply::Tallied`].
+    Tally {
+        /// The session.
+        session_id: Arc<str>,
+    },
     /// Read some segments of a session: [`Reply::Page`].
     Page {
         /// The session.
         session_id: Arc<str>,
-        /// Which segments, and in which order.
+        /// By which field. By start, only the segments with a start on the session's clock are read.
+        order: Order,
+        /// Which segments.
         place: Place,
         /// What is left out among the numbers.
         numbers: IndexedNumbers,
@@ -82,22 +89,23 @@ pub enum Missing {
     Leave,
 }
 
-/// Which segments a page is of. An index is a whole number of 64 bits, or the whole part of a double within their range;
-/// everything else is no index.
+/// Which segments a page is of. The field of the page's [order](Order) has numbers: a number is a whole number of 64 bits, or
+/// the whole part of a double within their range; everything else is none. The other one of index and start is the second
+/// field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Place {
-    /// Segments whose index is greater than this one, or any index, in the order of their indexes alone.
+    /// Segments whose number is greater than this one, or any number, in the order of their numbers alone.
     After(Option<i64>),
-    /// Segments of one index, in the order of start and `_id`.
+    /// Segments of one number, in the order of the second field and `_id`.
     Within {
-        /// The index.
-        index: i64,
+        /// The number.
+        number: i64,
         /// Behind which segment; `None` for the first.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         after: Option<SortKey>,
     },
-    /// Segments without an index, in the order of start and `_id`.
+    /// Segments without a number, in the order of the second field and `_id`. By start there are none.
     Rest {
         /// Behind which segment; `None` for the first.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -105,12 +113,12 @@ pub enum Place {
     },
 }
 
-/// Where a segment stands among those of its index.
+/// Where a segment stands among those of its number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SortKey {
-    /// Its start as [`Segment::start_ms`] has it; a missing one sorts last.
+    /// Its second field: [`Segment::start_ms`] by index, [`Segment::index`] by start; a missing one sorts last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub start: Option<i64>,
+    pub second: Option<i64>,
     /// Its `_id`.
     pub id: StoredId,
 }
@@ -127,7 +135,8 @@ pub enum StoredId {
 
 /// What the pages of a call have met so far where MongoDB's index has numbers.
 ///
-/// Arrays and decimals are no index here, but stand among the numbers of MongoDB's index. As long as none was met, what has
+/// By start, only numbers are ever met: a segment without a number is none that is read by start. By index, arrays and
+/// decimals are no index here, but stand among the numbers of MongoDB's index. As long as none was met, what has
 /// no index is found through MongoDB's index. Afterwards each query leaves them out, and all segments of the call are looked
 /// at to find what has no index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -151,6 +160,8 @@ pub enum Reply {
         /// Whether that is all.
         end: SmallEnd,
     },
+    /// How many segments a session has.
+    Tallied(Tally),
     /// A page.
     Page(PageRead),
     /// What became of writes.
@@ -253,6 +264,7 @@ impl Command {
         match self {
             Self::Count { .. } => CommandKind::Count,
             Self::LoadSmall { .. } => CommandKind::LoadSmall,
+            Self::Tally { .. } => CommandKind::Tally,
             Self::Page { .. } => CommandKind::Page,
             Self::Save { .. } => CommandKind::Save,
             Self::ReadBack { .. } => CommandKind::ReadBack,
@@ -268,6 +280,8 @@ pub enum CommandKind {
     Count,
     /// [`Command::LoadSmall`].
     LoadSmall,
+    /// [`Command::Tally`].
+    Tally,
     /// [`Command::Page`].
     Page,
     /// [`Command::Save`].
@@ -284,7 +298,7 @@ impl CommandKind {
     pub fn writes(self) -> bool {
         match self {
             Self::Save | Self::Mark => true,
-            Self::Count | Self::LoadSmall | Self::Page | Self::ReadBack => false,
+            Self::Count | Self::LoadSmall | Self::Tally | Self::Page | Self::ReadBack => false,
         }
     }
 }
@@ -294,7 +308,7 @@ impl fmt::Display for CommandKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Count => "count segments",
-            Self::LoadSmall | Self::Page => "read segments",
+            Self::LoadSmall | Self::Tally | Self::Page => "read segments",
             Self::Save => "save summaries",
             Self::ReadBack => "read summaries",
             Self::Mark => "mark summaries",

@@ -1,37 +1,43 @@
 //! How a large call is read page by page.
 //!
-//! The order of a call is index, then start, then `_id`, a missing field last. MongoDB sorts missing fields first, and its
-//! index reaches only as far as the segments' index. So pages are cut between different indexes, and each page is sorted
-//! here. Segments that share an index in larger numbers than a page holds, or have none, are sorted by the server. A page
-//! begins behind a segment and never at a number of segments: what is stored meanwhile moves no other segment from one page
-//! to another. So the size of the pages makes no difference to the summary.
+//! A call has the order of its indexes or that of its starts ([`Order`]). Which one, the store tells before the first page
+//! ([`Command::Tally`](super::Command::Tally)). MongoDB sorts missing fields first, and its index reaches only as far as the
+//! field that comes first in the order. So pages are cut between different numbers of that field, and each page is sorted here.
+//! Segments that share a number in larger numbers than a page holds, or have none, are sorted by the server. A page begins
+//! behind a segment and never at a number of segments: what is stored meanwhile moves no other segment from one page to
+//! another. So the size of the pages makes no difference to the summary.
+//!
+//! An index never changes. A start can, and so can the mark that it is on the session's clock. So a load by start ends with
+//! another tally, from which the core tells whether a segment came twice or is missing.
 
 use std::{cmp::Ordering, fmt::Write as _};
 
 use serde::{Deserialize, Serialize};
-use transcript_core::{Cursor, Failure, FailureKind, Page};
+use transcript_core::{Cursor, Failure, FailureKind, Page, summary::Order};
 
-use super::command::{Document, DocumentId, IndexedNumbers, PageRead, Place, SortKey, StoredId, TEXT_ORDER};
+use super::{
+    client::Load,
+    command::{Document, DocumentId, IndexedNumbers, PageRead, Place, SortKey, StoredId, TEXT_ORDER},
+};
 
 /// What a cursor of the core says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Start {
+    pub(super) by: Order,
     pub(super) at: Place,
     #[serde(rename = "met")]
     pub(super) numbers: IndexedNumbers,
 }
 
 impl Start {
-    /// Where a load begins.
+    /// Where a load goes on; `None` where it begins and its order is not known.
     ///
     /// # Errors
     ///
     /// A cursor that no client made.
-    pub(super) fn of(after: Option<&Cursor>) -> Result<Self, Failure> {
-        let Some(Cursor(start)) = after else {
-            return Ok(Self { at: Place::After(None), numbers: IndexedNumbers::Numbers });
-        };
-        serde_json::from_str(start).map_err(|error| Failure {
+    pub(super) fn of(load: &Load) -> Result<Option<Self>, Failure> {
+        let Some(Cursor(start)) = &load.after else { return Ok(load.order.map(Self::first)) };
+        serde_json::from_str(start).map(Some).map_err(|error| Failure {
             kind: FailureKind::Rejected,
             detail: format!(
                 "a cursor that this client did not make, {:?} at column {}",
@@ -41,7 +47,12 @@ impl Start {
         })
     }
 
-    /// How many segments to read for a page of `limit`: where a page is cut between indexes, the last index that was met may
+    /// Where a load of this order begins.
+    pub(super) fn first(by: Order) -> Self {
+        Self { by, at: Place::After(None), numbers: IndexedNumbers::Numbers }
+    }
+
+    /// How many segments to read for a page of `limit`: where a page is cut between numbers, the last number that was met may
     /// go on behind it.
     pub(super) fn segments_to_read(&self, limit: u32) -> u32 {
         match self.at {
@@ -61,39 +72,63 @@ impl Start {
         let next = match self.at {
             Place::After(_) => {
                 let read = documents.len();
-                let next = next_index(&mut documents, more);
+                let next = self.next_number(&mut documents, more);
                 // The next page begins before the segment that was too large for this one.
                 needs = needs.filter(|_| documents.len() == read);
                 next
             }
-            Place::Within { index, .. } => match documents.last().filter(|_| more) {
-                Some(last) => Some(Place::Within { index, after: Some(sort_key(last)) }),
-                None => Some(Place::After(Some(index))),
+            Place::Within { number, .. } => match documents.last().filter(|_| more) {
+                Some(last) => Some(Place::Within { number, after: Some(self.sort_key(last)) }),
+                None => Some(Place::After(Some(number))),
             },
             Place::Rest { .. } => {
-                documents.last().filter(|_| more).map(|last| Place::Rest { after: Some(sort_key(last)) })
+                documents.last().filter(|_| more).map(|last| Place::Rest { after: Some(self.sort_key(last)) })
             }
         };
-        let next = next.and_then(|at| serde_json::to_string(&Self { at, numbers: self.numbers }).ok());
+        let next = next.and_then(|at| serde_json::to_string(&Self { at, ..self }).ok());
         Page { needs, ..page(documents, next.map(Cursor)) }
     }
-}
 
-/// Cuts segments in the order of their indexes where an index may go on behind them, and tells where to go on.
-fn next_index(documents: &mut Vec<Document>, more: bool) -> Option<Place> {
-    let last = documents.last().and_then(|last| last.segment.index).filter(|_| more);
-    let next = match last {
-        Some(last) => {
-            documents.retain(|document| document.segment.index != Some(last));
-            match documents.last().and_then(|document| document.segment.index) {
-                Some(index) => Place::After(Some(index)),
-                None => Place::Within { index: last, after: None },
+    /// Cuts segments in the order of their numbers where a number may go on behind them, and tells where to go on.
+    fn next_number(&self, documents: &mut Vec<Document>, more: bool) -> Option<Place> {
+        let last = documents.last().and_then(|last| self.number(last)).filter(|_| more);
+        let next = match (last, self.by) {
+            (Some(last), _) => {
+                documents.retain(|document| self.number(document) != Some(last));
+                match documents.last().and_then(|document| self.number(document)) {
+                    Some(number) => Some(Place::After(Some(number))),
+                    None => Some(Place::Within { number: last, after: None }),
+                }
             }
+            (None, Order::Index) => Some(Place::Rest { after: None }),
+            (None, Order::Start) => None,
+        };
+        documents.sort_by(|a, b| order(self.by, a, b));
+        next
+    }
+
+    /// The number that comes first in the order.
+    fn number(&self, document: &Document) -> Option<i64> {
+        match self.by {
+            Order::Index => document.segment.index,
+            Order::Start => document.segment.session_start(),
         }
-        None => Place::Rest { after: None },
-    };
-    documents.sort_by(order);
-    Some(next)
+    }
+
+    fn sort_key(&self, document: &Document) -> SortKey {
+        let id = match &document.id {
+            DocumentId::Text => StoredId::Text(document.segment.id.clone()),
+            DocumentId::Other(id) => StoredId::Bson(id.bson.iter().fold(String::new(), |mut digits, byte| {
+                write!(digits, "{byte:02x}").ok();
+                digits
+            })),
+        };
+        let second = match self.by {
+            Order::Index => document.segment.start_ms,
+            Order::Start => document.segment.index,
+        };
+        SortKey { second, id }
+    }
 }
 
 /// A page for the core.
@@ -103,20 +138,14 @@ pub(super) fn page(documents: Vec<Document>, next: Option<Cursor>) -> Page {
         damaged: u64::try_from(damaged).unwrap_or(u64::MAX),
         segments: documents.into_iter().map(|document| document.segment).collect(),
         next,
-        needs: None,
+        ..Page::default()
     }
 }
 
-/// The order of a call: index, start, `_id`; a missing field last, and ids as MongoDB orders them.
+/// Compares two segments of a call of this order, and ids as MongoDB orders them.
 #[must_use]
-pub fn order(a: &Document, b: &Document) -> Ordering {
-    missing_last(a.segment.index, b.segment.index)
-        .then_with(|| missing_last(a.segment.start_ms, b.segment.start_ms))
-        .then_with(|| id_order(a).cmp(&id_order(b)))
-}
-
-fn missing_last(a: Option<i64>, b: Option<i64>) -> Ordering {
-    a.is_none().cmp(&b.is_none()).then(a.cmp(&b))
+pub fn order(by: Order, a: &Document, b: &Document) -> Ordering {
+    by.compare_places(&a.segment, &b.segment).then_with(|| id_order(a).cmp(&id_order(b)))
 }
 
 /// The place of an id's type in MongoDB's order, and what is compared among ids of that type.
@@ -128,15 +157,4 @@ fn id_order(document: &Document) -> (u8, &[u8]) {
             None => (0, &[]),
         },
     }
-}
-
-fn sort_key(document: &Document) -> SortKey {
-    let id = match &document.id {
-        DocumentId::Text => StoredId::Text(document.segment.id.clone()),
-        DocumentId::Other(id) => StoredId::Bson(id.bson.iter().fold(String::new(), |mut digits, byte| {
-            write!(digits, "{byte:02x}").ok();
-            digits
-        })),
-    };
-    SortKey { start: document.segment.start_ms, id }
 }

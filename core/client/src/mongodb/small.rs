@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use transcript_core::{Page, Report, ids::EffectId};
+use transcript_core::{Page, Report, ids::EffectId, summary::Order};
 
 use super::{
     client::Load,
@@ -48,7 +48,7 @@ pub(super) fn command(batch: &[Asked<Load>]) -> Command {
     }
 }
 
-/// Sorts what was read among the requests of the batch.
+/// Hands out what was read to the requests of the batch.
 pub(super) fn outcome(batch: Vec<Asked<Load>>, sessions: Vec<SmallRead>, end: SmallEnd) -> SmallOutcome {
     let mut waiting: BTreeMap<Arc<str>, VecDeque<Asked<Load>>> = BTreeMap::new();
     for asked in batch {
@@ -84,7 +84,8 @@ impl SmallOutcome {
     /// All segments of a call were read, or as many as its bound lets through.
     fn whole(&mut self, asked: VecDeque<Asked<Load>>, session: SmallRead) {
         let SmallRead { mut documents, bytes, .. } = session;
-        documents.sort_by(pages::order);
+        let by = Order::of(documents.iter().map(|document| &document.segment));
+        documents.sort_by(|a, b| pages::order(by, a, b));
         let segments = u64::try_from(documents.len()).unwrap_or(u64::MAX);
         if let Some(first) = asked.front() {
             let damaged = documents.iter().filter(|document| document.damaged).count();

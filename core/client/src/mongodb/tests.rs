@@ -8,10 +8,10 @@ mod timeouts;
 use std::{collections::BTreeMap, sync::Arc};
 
 use transcript_core::{
-    Failure, FailureKind, Notified, Report, Stored, Time, WallTime,
+    Failure, FailureKind, Notified, Report, Stored, Tally, Time, TranscriptVersion, WallTime,
     contract::Announcement,
     ids::{EffectId, JobId, Session},
-    summary::{Limits, Summarizer, Summary},
+    summary::{Limits, Order, Summarizer, Summary},
 };
 
 use super::*;
@@ -37,13 +37,13 @@ fn mark(number: u64) -> Request {
     Request::Mark(Mark {
         key: summary(number, 0).key.clone(),
         announcement: Announcement::Processed,
-        segments: 3,
+        announced: TranscriptVersion { segments: 3, edits: 0 },
         notified,
     })
 }
 
 fn stored(segments: u64) -> Stored {
-    Stored { segments, complete: true, notified: None, revision: 1, revised: None, reprocess: 0 }
+    Stored { segments, complete: true, notified: None, revision: 1, revised: None, edits: 0, reprocess: 0 }
 }
 
 /// A client, with what it said sorted.
@@ -108,6 +108,7 @@ fn well(command: &Command) -> Reply {
     match command {
         Command::Count { sessions } => Reply::Counted(vec![1; sessions.len()]),
         Command::LoadSmall { .. } => Reply::Small { sessions: vec![], end: SmallEnd::All },
+        Command::Tally { .. } => Reply::Tallied(Tally { segments: 11, without_start: 0 }),
         Command::Page { .. } => Reply::Page(PageRead::default()),
         Command::Save { .. } | Command::Mark { .. } => Reply::Written(WriteErrors::default()),
         Command::ReadBack { keys } => {
@@ -121,7 +122,7 @@ fn members(command: &Command) -> usize {
     match command {
         Command::Count { sessions } => sessions.len(),
         Command::LoadSmall { calls, .. } => calls.len(),
-        Command::Page { .. } => 1,
+        Command::Tally { .. } | Command::Page { .. } => 1,
         Command::Save { summaries, .. } => summaries.len(),
         Command::ReadBack { keys } => keys.len(),
         Command::Mark { marks } => marks.len(),
@@ -134,7 +135,11 @@ fn writes(command: &Command, number: u64) -> bool {
     match command {
         Command::Save { summaries, .. } => summaries.iter().any(|summary| summary.key == key),
         Command::Mark { marks } => marks.iter().any(|mark| mark.key == key),
-        Command::Count { .. } | Command::LoadSmall { .. } | Command::Page { .. } | Command::ReadBack { .. } => false,
+        Command::Count { .. }
+        | Command::LoadSmall { .. }
+        | Command::Tally { .. }
+        | Command::Page { .. }
+        | Command::ReadBack { .. } => false,
     }
 }
 

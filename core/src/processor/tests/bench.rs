@@ -200,7 +200,7 @@ impl Bench {
 
     pub(super) fn marking(settings: Settings) -> Self {
         let mut bench = Self::publishing(settings);
-        bench.report(PUBLISH, Report::Published { stream_sequence: 9, segments: 2 });
+        bench.report(PUBLISH, Report::Published { stream_sequence: 9, segments: 2, edits: 0 });
         bench
     }
 
@@ -325,7 +325,7 @@ pub(super) const LATER: ExpectedEffect<'_> = Nak(Duration::from_secs(30));
 /// What comes to nothing is a dead letter before it is terminated.
 pub(super) const DEAD_LETTERED: Report = Report::DeadLettered { stream_sequence: 9 };
 pub(super) const STORED: Stored =
-    Stored { segments: 2, complete: true, notified: None, revision: 1, revised: None, reprocess: 0 };
+    Stored { segments: 2, complete: true, notified: None, revision: 1, revised: None, edits: 0, reprocess: 0 };
 pub(super) const NOTIFIED: Option<Notified> = Some(Notified { stream_sequence: 4, at: WallTime::from_millis(1) });
 
 pub(super) fn delivery(sequence: u64, attempt: u64, payload: &[u8]) -> Delivery {
@@ -369,6 +369,7 @@ pub(super) fn page(places: std::ops::Range<i64>, next: Option<&str>) -> Page {
         text: format!("word {index}"),
         start_ms: None,
         end_ms: None,
+        ..Segment::default()
     };
     Page { segments: places.map(segment).collect(), next: next.map(|n| Cursor(n.into())), ..Page::default() }
 }

@@ -13,7 +13,7 @@ fn draining_gives_back_what_has_not_begun_to_save_and_finishes_the_rest() {
         bench.report(AT_ONCE, Report::Acknowledged);
     }
     assert!(!bench.drained);
-    bench.report(PUBLISH, Report::Published { stream_sequence: 1, segments: 2 }).report(MARK, Report::Marked);
+    bench.report(PUBLISH, Report::Published { stream_sequence: 1, segments: 2, edits: 0 }).report(MARK, Report::Marked);
     bench.report(Ack, Report::Acknowledged);
     assert!(bench.drained);
     assert_eq!(bench.processor.counters().given_back, 3);

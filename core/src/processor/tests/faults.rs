@@ -11,7 +11,9 @@ fn repeated_ends_of_a_call_take_no_room_and_are_acknowledged_with_the_first() {
     }
     assert_eq!((bench.processor.room(), bench.processor.in_flight()), (99, 300));
     bench.settle("s", &[2, 2]).report(LOAD, Report::Loaded(page(0..2, None)));
-    bench.report(SAVE, Report::Saved(STORED)).report(PUBLISH, Report::Published { stream_sequence: 900, segments: 2 });
+    bench
+        .report(SAVE, Report::Saved(STORED))
+        .report(PUBLISH, Report::Published { stream_sequence: 900, segments: 2, edits: 0 });
     assert!(bench.asks(MARK) && bench.asked.len() == 1, "nothing is acknowledged before the mark");
     bench.report(MARK, Report::Marked);
     assert_eq!((bench.asked.len(), bench.processor.room()), (300, 100));
@@ -32,7 +34,9 @@ fn an_end_that_announces_more_or_came_after_the_segments_were_loaded_settles_ane
     bench.now = bench.now.after(Duration::from_millis(1));
     bench.deliver_payload(10, 0, ended("s", 2).as_bytes());
     bench.report(LOAD, Report::Loaded(page(0..2, None))).report(SAVE, Report::Saved(STORED));
-    bench.report(PUBLISH, Report::Published { stream_sequence: 99, segments: 2 }).report(MARK, Report::Marked);
+    bench
+        .report(PUBLISH, Report::Published { stream_sequence: 99, segments: 2, edits: 0 })
+        .report(MARK, Report::Marked);
     assert_eq!(bench.asked.iter().filter(|(_, effect)| Ack.is(effect)).count(), 2, "7 and 9: {:?}", bench.asked);
     assert_eq!(bench.state(), [State::Queued, State::Counting, State::Acknowledging], "10 waits for 8");
 }
@@ -100,7 +104,7 @@ fn an_announced_call_is_not_given_up_because_it_cannot_be_marked() {
 fn what_the_notification_in_the_stream_does_not_tell_is_announced_as_a_revision() {
     for revise in [true, false] {
         let mut bench = Bench::publishing(Settings { revise, ..settings() });
-        bench.report(PUBLISH, Report::Published { stream_sequence: 9, segments: 1 });
+        bench.report(PUBLISH, Report::Published { stream_sequence: 9, segments: 1, edits: 0 });
         let (_, mark) = bench.asked.front().expect("a mark").clone();
         assert!(matches!(mark, Effect::Mark { segments: 1, .. }), "{mark:?}");
         bench.report(MARK, Report::Marked);
@@ -108,7 +112,10 @@ fn what_the_notification_in_the_stream_does_not_tell_is_announced_as_a_revision(
             let (_, effect) = bench.asked.front().expect("a revision").clone();
             let Effect::Publish { notification, .. } = effect else { panic!("{effect}") };
             assert_eq!((notification.segments, notification.revision), (2, Some(2)));
-            bench.report(Revision(EffectKind::Publish, 2), Report::Published { stream_sequence: 10, segments: 2 });
+            bench.report(
+                Revision(EffectKind::Publish, 2),
+                Report::Published { stream_sequence: 10, segments: 2, edits: 0 },
+            );
             bench.report(Revision(EffectKind::Mark, 2), Report::Marked);
         }
         bench.report(Ack, Report::Acknowledged).nothing_asked();
@@ -156,7 +163,9 @@ fn an_advisory_about_a_message_in_hand_is_ignored_while_the_job_lives() {
     let mut bench = Bench::saving(settings());
     bench.exhaust(7).exhaust_with(7, &ended("s", 2));
     assert_eq!((bench.processor.in_flight(), bench.processor.counters().outlived), (1, 2));
-    bench.report(SAVE, Report::Saved(STORED)).report(PUBLISH, Report::Published { stream_sequence: 9, segments: 2 });
+    bench
+        .report(SAVE, Report::Saved(STORED))
+        .report(PUBLISH, Report::Published { stream_sequence: 9, segments: 2, edits: 0 });
     bench.report(MARK, Report::Marked).report(Ack, Report::Acknowledged).nothing_asked();
 
     // When it must be given back, a nak would be the end of it.
@@ -312,7 +321,7 @@ fn large_segments_stay_within_the_bytes_in_flight() {
             }
             Effect::Load { .. } => Report::Loaded(large()),
             Effect::Save { .. } => Report::Saved(STORED),
-            Effect::Publish { .. } => Report::Published { stream_sequence: 1, segments: 2 },
+            Effect::Publish { .. } => Report::Published { stream_sequence: 1, segments: 2, edits: 0 },
             Effect::Mark { .. } => Report::Marked,
             Effect::Acknowledge { .. } => {
                 left -= 1;
@@ -331,7 +340,7 @@ fn large_segments_stay_within_the_bytes_in_flight() {
 #[test]
 fn a_job_that_is_done_says_what_its_log_line_needs() {
     let mut bench = Bench::publishing(settings());
-    bench.report(PUBLISH, Report::Published { stream_sequence: 9, segments: 2 });
+    bench.report(PUBLISH, Report::Published { stream_sequence: 9, segments: 2, edits: 0 });
     assert!(bench.notices.is_empty());
     bench.report(MARK, Report::Marked);
     let Some(Notice::Done(done)) = bench.notices.first() else { panic!("{:?}", bench.notices) };
@@ -348,7 +357,9 @@ fn outcomes_settling_and_the_time_to_the_notification_are_counted() {
     bench.report(LOAD, Report::Loaded(page(0..2, None))).report(SAVE, Report::Saved(STORED));
     bench.sleep(Duration::from_millis(500));
     let told = bench.now.since(Time::ZERO) + Duration::from_secs(3);
-    bench.report(PUBLISH, Report::Published { stream_sequence: 9, segments: 2 }).fail(MARK, FailureKind::Busy);
+    bench
+        .report(PUBLISH, Report::Published { stream_sequence: 9, segments: 2, edits: 0 })
+        .fail(MARK, FailureKind::Busy);
     bench.wake(Timer::Retry).report(MARK, Report::Marked);
     let counters = bench.processor.counters();
     assert_eq!((counters.complete, counters.incomplete), (u64::from(STORED.complete), u64::from(!STORED.complete)));

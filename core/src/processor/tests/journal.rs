@@ -29,7 +29,7 @@ fn a_journal_has_each_step_of_a_job_with_its_time() {
     bench.fail(SAVE, FailureKind::Busy).deliver_again(1, 2, "s").wake(Timer::Retry);
     let saved_at = bench.now;
     bench.report(SAVE, Report::Saved(STORED));
-    bench.report(PUBLISH, Report::Published { stream_sequence: 4, segments: 2 });
+    bench.report(PUBLISH, Report::Published { stream_sequence: 4, segments: 2, edits: 0 });
     bench.report(MARK, Report::Marked).report(Ack, Report::Acknowledged);
     let journal = journal(&mut bench);
     let quiet = settings().quiet_period;

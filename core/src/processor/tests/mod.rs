@@ -13,6 +13,7 @@ mod bench;
 mod drain;
 mod faults;
 mod journal;
+mod orders;
 mod table;
 
 use self::bench::*;
@@ -274,7 +275,9 @@ fn a_job_goes_on_with_the_new_delivery_of_its_message() {
     let mut bench = Bench::saving(settings());
     bench.deliver_again(7, 2, "s");
     assert_eq!((bench.processor.in_flight(), bench.processor.counters().redelivered), (1, 1));
-    bench.report(SAVE, Report::Saved(STORED)).report(PUBLISH, Report::Published { stream_sequence: 9, segments: 2 });
+    bench
+        .report(SAVE, Report::Saved(STORED))
+        .report(PUBLISH, Report::Published { stream_sequence: 9, segments: 2, edits: 0 });
     bench.report(MARK, Report::Marked);
     let reply = |bench: &Bench| {
         let (_, effect) = bench.asked.back().expect("an acknowledgement");
@@ -296,7 +299,9 @@ fn a_job_goes_on_with_the_new_delivery_of_its_message() {
 #[test]
 fn an_acknowledgement_that_crosses_a_delivery_is_said_once() {
     let mut bench = Bench::saving(settings());
-    bench.report(SAVE, Report::Saved(STORED)).report(PUBLISH, Report::Published { stream_sequence: 9, segments: 2 });
+    bench
+        .report(SAVE, Report::Saved(STORED))
+        .report(PUBLISH, Report::Published { stream_sequence: 9, segments: 2, edits: 0 });
     bench.report(MARK, Report::Marked).deliver_again(7, 2, "s").report(Ack, Report::Acknowledged).nothing_asked();
     assert_eq!(bench.processor.in_flight(), 0);
     bench.sleep(settings().retry_cap * 2).nothing_asked();
@@ -323,7 +328,7 @@ fn a_stale_summary_is_replaced_and_the_new_one_announced() {
     let Effect::Publish { key, announcement, notification, .. } = effect else { panic!("{effect}") };
     assert_eq!(announcement.message_id(&key), "c:s%r3");
     assert_eq!(notification.revision, Some(3));
-    bench.report(Revision(EffectKind::Publish, 3), Report::Published { stream_sequence: 9, segments: 2 });
+    bench.report(Revision(EffectKind::Publish, 3), Report::Published { stream_sequence: 9, segments: 2, edits: 0 });
     bench.report(Revision(EffectKind::Mark, 3), Report::Marked).nothing_asked();
     assert_eq!(bench.processor.in_flight(), 0);
     assert!(bench.heartbeats.is_empty());
@@ -357,7 +362,7 @@ fn a_call_that_is_asked_for_again_is_summarised_again_and_announced_by_every_pro
         assert_eq!(saved_summary(&bench).reprocess, 1);
         let stored = Stored { notified: NOTIFIED, revision: 2, reprocess: 1, ..STORED };
         bench.report(SAVE, Report::Saved(stored));
-        bench.report(Revision(EffectKind::Publish, 2), Report::Published { stream_sequence: 9, segments: 2 });
+        bench.report(Revision(EffectKind::Publish, 2), Report::Published { stream_sequence: 9, segments: 2, edits: 0 });
         bench.report(Revision(EffectKind::Mark, 2), Report::Marked).report(Ack, Report::Acknowledged).nothing_asked();
     }
 }
@@ -406,7 +411,9 @@ fn a_quiet_processor_wants_nothing_finishes_what_it_has_and_goes_on_when_told() 
     assert_eq!((bench.processor.room(), bench.processor.allowance()), (0, 1));
     bench.outgrow("other");
     assert_eq!(bench.processor.in_flight(), 1, "nothing is begun");
-    bench.report(SAVE, Report::Saved(STORED)).report(PUBLISH, Report::Published { stream_sequence: 9, segments: 2 });
+    bench
+        .report(SAVE, Report::Saved(STORED))
+        .report(PUBLISH, Report::Published { stream_sequence: 9, segments: 2, edits: 0 });
     bench.report(MARK, Report::Marked).report(Ack, Report::Acknowledged).nothing_asked();
     // What JetStream had sent by then is not refused.
     bench.deliver(8, "late", 2);
@@ -511,7 +518,7 @@ fn no_job_but_the_oldest_asks_for_a_page_while_there_is_no_room_for_its_bytes() 
     // Nobody waits for a page now, so the next one goes on, although the summary of the first is still held.
     bench.report(Of(EffectKind::Save, "a"), Report::Saved(STORED));
     bench.report(Of(EffectKind::Load, "b"), Report::Failed(Failure { kind: FailureKind::Busy, detail: "".into() }));
-    bench.report(Of(EffectKind::Publish, "a"), Report::Published { stream_sequence: 9, segments: 2 });
+    bench.report(Of(EffectKind::Publish, "a"), Report::Published { stream_sequence: 9, segments: 2, edits: 0 });
     bench.report(Of(EffectKind::Load, "c"), Report::Loaded(page(0..2, None)));
     bench.drain();
     let asked = |what: ExpectedEffect<'_>| bench.asked.iter().any(|(_, effect)| what.is(effect));
@@ -520,7 +527,7 @@ fn no_job_but_the_oldest_asks_for_a_page_while_there_is_no_room_for_its_bytes() 
     while let Some((effect, what)) = bench.asked.pop_front() {
         let report = match what {
             Effect::Save { .. } => Report::Saved(STORED),
-            Effect::Publish { .. } => Report::Published { stream_sequence: 9, segments: 2 },
+            Effect::Publish { .. } => Report::Published { stream_sequence: 9, segments: 2, edits: 0 },
             Effect::Mark { .. } => Report::Marked,
             Effect::Acknowledge { .. } => Report::Acknowledged,
             Effect::Count { .. }

@@ -58,7 +58,7 @@ fn the_table_of_transitions_is_the_truth() {
         keep(&bench);
         // What has begun to save when the grace time ends.
         let stored = Stored { notified: NOTIFIED, revision: 2, ..STORED };
-        let begun = [pages(), Report::Saved(stored), Report::Published { stream_sequence: 9, segments: 2 }];
+        let begun = [pages(), Report::Saved(stored), Report::Published { stream_sequence: 9, segments: 2, edits: 0 }];
         for reported in 1..=begun.len() {
             let mut bench = Bench::new(settings());
             take(&mut bench);
@@ -81,9 +81,9 @@ fn the_table_of_transitions_is_the_truth() {
                 Report::Counted { segments: 2 },
                 Report::Counted { segments: 2 },
                 Report::Loaded(page(0..2, Some("x"))),
-                pages(),
+                Report::Loaded(page(2..4, None)),
                 Report::Saved(Stored { notified: NOTIFIED, revision: 2, ..STORED }),
-                Report::Published { stream_sequence: 9, segments: 2 },
+                Report::Published { stream_sequence: 9, segments: 2, edits: 0 },
                 Report::Marked,
             ];
             for reported in 0..=reports.len() {
@@ -253,13 +253,13 @@ fn covers(keep: &mut impl FnMut(&Bench)) {
     keep(&bench);
     // More was stored than was announced, and is announced as a revision.
     let mut bench = Bench::publishing(Settings { revise: true, ..settings() });
-    bench.report(PUBLISH, Report::Published { stream_sequence: 9, segments: 1 }).report(MARK, Report::Marked);
+    bench.report(PUBLISH, Report::Published { stream_sequence: 9, segments: 1, edits: 0 }).report(MARK, Report::Marked);
     keep(&bench);
     let revision = Settings { revise: true, ..settings() };
     let mut bench = Bench::new(revision);
     bench.outgrow("s").settle("s", &[2, 2]).report(LOAD, Report::Loaded(page(0..2, None)));
     bench.report(SAVE, Report::Saved(Stored { notified: NOTIFIED, revision: 2, ..STORED }));
-    bench.report(PUBLISH, Report::Published { stream_sequence: 9, segments: 1 }).report(MARK, Report::Marked);
+    bench.report(PUBLISH, Report::Published { stream_sequence: 9, segments: 1, edits: 0 }).report(MARK, Report::Marked);
     keep(&bench);
     type Begin = fn(Settings) -> Bench;
     let begins: [Begin; 4] = [

@@ -218,13 +218,14 @@ impl PlayWorld {
             Effect::Save { summary } => {
                 let notified = self.stored.get(&summary.key).and_then(|stored| stored.notified);
                 let (segments, complete) = (summary.segments, summary.complete);
-                let stored = Stored { segments, complete, notified, revision: 1, revised: None, reprocess: 0 };
+                let stored =
+                    Stored { segments, complete, notified, revision: 1, revised: None, edits: 0, reprocess: 0 };
                 self.stored.insert(summary.key.clone(), stored);
                 Report::Saved(stored)
             }
             Effect::Check { key } => Report::Checked(self.stored.get(key).copied()),
             Effect::Publish { notification, .. } => {
-                Report::Published { stream_sequence, segments: notification.segments }
+                Report::Published { stream_sequence, segments: notification.segments, edits: 0 }
             }
             Effect::Mark { key, notified, .. } => {
                 if let Some(stored) = self.stored.get_mut(key) {
@@ -247,6 +248,7 @@ fn segment(index: i64) -> Segment {
         text: "Shall we begin?".to_owned(),
         start_ms: None,
         end_ms: None,
+        ..Segment::default()
     }
 }
 

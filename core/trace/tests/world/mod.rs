@@ -12,7 +12,7 @@ use transcript_core::{
     Delivery, Effect, Failure, FailureKind, Input, Output, Page, Payload, Processor, Report, Server, Settings, Stored,
     Time, WallTime,
     ids::{JobId, Session},
-    summary::{Segment, Summary, order},
+    summary::{Order, Segment, Summary},
 };
 use transcript_trace::{Content, FORMAT, Header, Recorder, Servers};
 
@@ -60,6 +60,7 @@ pub fn segment(session: &str, index: i64, speaker: &str, text: &str) -> Segment 
         text: text.to_owned(),
         start_ms: Some(index * 1000),
         end_ms: Some(index * 1000 + 900),
+        ..Segment::default()
     }
 }
 
@@ -187,7 +188,8 @@ impl TracedWorld {
         let call = self.calls.iter().find(|call| *call.session.session_id == *session);
         let stored = call.into_iter().flat_map(|call| &call.segments).filter(|(at, _)| *at <= now);
         let mut segments: Vec<Segment> = stored.map(|(_, segment)| segment.clone()).collect();
-        segments.sort_by(order);
+        let order = Order::of(&segments);
+        segments.sort_by(|a, b| order.compare(a, b));
         segments
     }
 
@@ -207,7 +209,7 @@ impl TracedWorld {
             Effect::Save { summary } => self.save(summary),
             Effect::Check { key } => Report::Checked(self.stored.get(key.as_str()).copied()),
             Effect::Publish { notification, .. } => {
-                Report::Published { stream_sequence: self.next(), segments: notification.segments }
+                Report::Published { stream_sequence: self.next(), segments: notification.segments, edits: 0 }
             }
             Effect::Mark { key, notified, .. } => {
                 if let Some(stored) = self.stored.get_mut(key.as_str()) {
@@ -236,6 +238,7 @@ impl TracedWorld {
             notified: None,
             revision: 1,
             revised: None,
+            edits: 0,
             reprocess: 0,
         };
         Report::Saved(*self.stored.entry(summary.key.to_string()).or_insert(new))

@@ -27,6 +27,7 @@ impl Driver {
                     session: summary.session.clone(),
                     segments: summary.segments,
                     complete: summary.complete,
+                    edits: 0,
                     revision: None,
                 };
                 let announcement = transcript_core::contract::Announcement::Processed;

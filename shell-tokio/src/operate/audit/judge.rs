@@ -1,7 +1,7 @@
 //! What a session comes to, from what the stream and the store say of it.
 
 use async_nats::jetstream::consumer;
-use transcript_core::Stored;
+use transcript_core::{Stored, TranscriptVersion};
 
 use super::{pass::SessionRecord, sessions::Unended};
 
@@ -76,18 +76,18 @@ impl Verdict {
     }
 }
 
-/// Judges a session of which `segments` are stored.
+/// Judges a session whose stored segments are of this version.
 pub(super) fn judge(
     seen: &SessionRecord,
     stored: Option<&Stored>,
     mark: Mark,
-    segments: u64,
+    version: TranscriptVersion,
     standing: Standing,
 ) -> Verdict {
     let is_believed = mark == Mark::Believed;
     let is_marked = is_believed && stored.is_some_and(|stored| stored.notified.is_some());
     let announced = is_marked || seen.notifications > 0;
-    let is_settled = is_believed && stored.is_some_and(|stored| stored.is_settled(segments));
+    let is_settled = is_believed && stored.is_some_and(|stored| stored.is_settled(version));
     let given_up = seen.dead_letter > 0 && seen.about >= seen.last_end && !is_settled;
     // Somebody looked at it and decided that nothing more is to come of it.
     let discarded = seen.discarded > 0 && seen.discarded >= seen.last_end;
@@ -104,7 +104,7 @@ pub(super) fn judge(
         None if seen.ends > 0 || seen.notifications > 0 => Some(Problem::Missing),
         Some(_) if !is_believed => Some(Problem::WrongMark),
         Some(_) if !announced => Some(Problem::NeverAnnounced),
-        Some(stored) if stored.is_stale_with(segments) => Some(Problem::Stale),
+        Some(stored) if stored.is_stale_with(version) => Some(Problem::Stale),
         Some(_) | None => None,
     };
     // A processor that finds a mark believes it.
@@ -128,13 +128,15 @@ mod tests {
 
     const DONE: Standing = Standing { delivered: 100, floor: 100, unacknowledged: 0 };
 
+    const THREE: TranscriptVersion = TranscriptVersion { segments: 3, edits: 0 };
+
     fn ended(last_end: u64) -> SessionRecord {
         SessionRecord { last_end, ends: 1, ..SessionRecord::default() }
     }
 
     fn summary(segments: u64, mark: Option<u64>) -> Stored {
         let notified = mark.map(|stream_sequence| Notified { stream_sequence, at: WallTime::from_millis(0) });
-        Stored { segments, complete: true, notified, revision: 1, revised: None, reprocess: 0 }
+        Stored { segments, complete: true, notified, revision: 1, revised: None, edits: 0, reprocess: 0 }
     }
 
     fn problem(
@@ -143,7 +145,8 @@ mod tests {
         segments: u64,
         standing: Standing,
     ) -> (Option<Problem>, bool) {
-        let verdict = judge(&seen, stored.as_ref(), Mark::Believed, segments, standing);
+        let version = TranscriptVersion { segments, edits: 0 };
+        let verdict = judge(&seen, stored.as_ref(), Mark::Believed, version, standing);
         (verdict.problem, verdict.under_way)
     }
 
@@ -185,7 +188,7 @@ mod tests {
     fn a_session_without_an_end_is_to_be_ended_unless_it_was_processed() {
         let unended = |unended, stored: Option<Stored>| {
             let seen = SessionRecord { unended: Some(unended), ..SessionRecord::default() };
-            judge(&seen, stored.as_ref(), Mark::Believed, 3, DONE)
+            judge(&seen, stored.as_ref(), Mark::Believed, THREE, DONE)
         };
         let marked = Some(summary(3, Some(11)));
         for (is, stored, expected) in [
@@ -200,7 +203,7 @@ mod tests {
             assert_eq!((verdict.unended, verdict.problem), (expected, None), "{is:?}");
         }
         let kept = SessionRecord { unended: Some(Unended::Unpublished), dead_letter: 50, about: 10, ..ended(10) };
-        let verdict = judge(&kept, None, Mark::Believed, 0, DONE);
+        let verdict = judge(&kept, None, Mark::Believed, TranscriptVersion::default(), DONE);
         assert_eq!((verdict.unended, verdict.problem), (None, Some(Problem::DeadLetter)));
     }
 
@@ -227,10 +230,19 @@ mod tests {
     }
 
     #[test]
+    fn a_segment_that_was_changed_makes_its_summary_stale() {
+        let edited = |edits| TranscriptVersion { edits, ..THREE };
+        let marked = Stored { edits: 1, ..summary(3, Some(11)) };
+        for (version, problem) in [(THREE, None), (edited(1), None), (edited(2), Some(Problem::Stale))] {
+            assert_eq!(judge(&ended(10), Some(&marked), Mark::Believed, version, DONE).problem, problem, "{version:?}");
+        }
+    }
+
+    #[test]
     fn two_notifications_are_one_too_many_whatever_else_is() {
         let seen = SessionRecord { notifications: 2, ..ended(30) };
         for standing in [DONE, Standing { delivered: 20, floor: 10, unacknowledged: 2 }] {
-            let verdict = judge(&seen, Some(&summary(3, Some(11))), Mark::Believed, 3, standing);
+            let verdict = judge(&seen, Some(&summary(3, Some(11))), Mark::Believed, THREE, standing);
             assert!(verdict.announced_again && verdict.problem.is_none() && !verdict.is_repairable());
         }
     }
@@ -242,13 +254,13 @@ mod tests {
         let told = SessionRecord { notifications: 1, ..ended(10) };
         for (seen, announced) in [(ended(10), false), (told, true)] {
             for standing in [DONE, busy] {
-                let verdict = judge(&seen, Some(&marked), Mark::Wrong, 3, standing);
+                let verdict = judge(&seen, Some(&marked), Mark::Wrong, THREE, standing);
                 assert_eq!((verdict.problem, verdict.announced), (Some(Problem::WrongMark), announced), "{seen:?}");
                 assert!(verdict.is_repairable() && !verdict.under_way);
             }
         }
         let given_up = SessionRecord { dead_letter: 15, about: 10, ..ended(10) };
-        let verdict = judge(&given_up, Some(&marked), Mark::Wrong, 3, DONE);
+        let verdict = judge(&given_up, Some(&marked), Mark::Wrong, THREE, DONE);
         assert_eq!(verdict.problem, Some(Problem::DeadLetter), "the mark does not settle it");
     }
 }

@@ -26,7 +26,7 @@
 //! | wrong mark | the message that its summary's mark names is another one, or was removed from the part that is kept |
 //! | never announced | it is summarised, neither marked nor announced in the stream, not under way and no dead letter |
 //! | announced again | two or more notifications are in the stream |
-//! | stale | more segments are stored than the summary counts, and it is not under way |
+//! | stale | more segments are stored than the summary counts, or some were changed since, and it is not under way |
 //! | without an end | its transcribers are dead, and none runs that would end it; or its document says that it ended, and neither its end nor a summary is there |
 //!
 //! An end that can never be processed names no session. Processors keep it as a dead letter, which somebody has to discard or
@@ -156,7 +156,7 @@ pub struct Audit {
     pub never_announced: Names,
     /// Announced more than once.
     pub announced_again: Names,
-    /// Summarised from fewer segments than are stored.
+    /// Summarised from fewer segments than are stored, or from what some said before they were changed.
     pub stale: Names,
     /// Given up, and not redriven.
     pub dead_letters: Names,
@@ -309,17 +309,17 @@ impl Auditor<'_> {
     async fn judge(&self, batch: Vec<(Box<str>, SessionRecord)>) -> Result<Vec<Judged>, AuditError> {
         let mut found = self.summaries.find(batch.iter().map(|(key, _)| &**key)).await?;
         let sessions = found.values().filter_map(|found| Some(&*found.ended.as_ref()?.session.session_id));
-        let counts = self.summaries.counts(sessions).await?;
+        let versions = self.summaries.versions(sessions).await?;
         let mut judged = Vec::with_capacity(batch.len());
         for (key, seen) in batch {
             let found = found.remove(&*key);
             let mark = self.mark(&key, &seen, found.as_ref()).await?;
             let ended = found.as_ref().and_then(|found| found.ended.clone());
-            let segments = ended.as_ref().and_then(|ended| counts.get(&*ended.session.session_id)).copied();
-            let segments = segments.unwrap_or(0);
+            let version = ended.as_ref().and_then(|ended| versions.get(&*ended.session.session_id)).copied();
+            let version = version.unwrap_or_default();
             let stored = found.map(|found| found.stored);
-            let verdict = judge(&seen, stored.as_ref(), mark, segments, self.standing);
-            judged.push(Judged { key, seen, ended, stored, segments, verdict });
+            let verdict = judge(&seen, stored.as_ref(), mark, version, self.standing);
+            judged.push(Judged { key, seen, ended, stored, version, verdict });
         }
         Ok(judged)
     }
@@ -350,7 +350,7 @@ struct Judged {
     seen: SessionRecord,
     ended: Option<transcript_core::event::SessionEnded>,
     stored: Option<transcript_core::Stored>,
-    segments: u64,
+    version: transcript_core::TranscriptVersion,
     verdict: Verdict,
 }
 
@@ -483,7 +483,9 @@ impl Audit {
             Some(Problem::NeverAnnounced) => self.never_announced.add(name()),
             Some(Problem::Stale) => {
                 let counted = judged.stored.map(|stored| stored.segments);
-                self.stale.add(Name { counted, stored: Some(judged.segments), ..name() });
+                let behind = judged.stored.map_or(0, |stored| judged.version.edits.saturating_sub(stored.edits));
+                let edits = Some(behind).filter(|edits| *edits > 0);
+                self.stale.add(Name { counted, stored: Some(judged.version.segments), edits, ..name() });
             }
             Some(Problem::WrongMark) => {
                 let marked = stored.and_then(|stored| stored.notified).map(|mark| mark.stream_sequence);

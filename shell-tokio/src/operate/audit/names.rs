@@ -40,6 +40,9 @@ pub struct Name {
     /// How many segments are stored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stored: Option<u64>,
+    /// How often segments were changed since the summary.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub edits: Option<u64>,
     /// How many segments the end of the call announced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub announced: Option<u64>,
@@ -94,6 +97,9 @@ impl fmt::Display for Name {
         if let (Some(counted), Some(stored)) = (self.counted, self.stored) {
             write!(f, ", {counted} segments of {stored}")?;
         }
+        if let Some(edits) = self.edits {
+            write!(f, ", {edits} edits since")?;
+        }
         if let (Some(counted), Some(announced)) = (self.counted, self.announced) {
             write!(f, ", {counted} segments of {announced} announced")?;
         }
@@ -123,6 +129,8 @@ mod tests {
         let name =
             Name { key: Some("c:\u{1b}s".into()), end: Some(7), counted: Some(2), stored: Some(3), ..Name::default() };
         assert_eq!(name.to_string(), "c:\u{fffd}s, ended at 7, 2 segments of 3");
+        let edited = Name { edits: Some(4), ..name };
+        assert_eq!(edited.to_string(), "c:\u{fffd}s, ended at 7, 2 segments of 3, 4 edits since");
         let dead_letter = Name { dead_letter: Some(9), ..Name::default() };
         assert_eq!(dead_letter.to_string(), "a message that names no call, dead letter 9");
         let incomplete = Name { key: Some("c:s".into()), counted: Some(2), announced: Some(5), ..Name::default() };

@@ -8,7 +8,7 @@ use mongodb::{
     bson::{Bson, Document, RawDocument, RawDocumentBuf, doc},
 };
 use transcript_client::mongodb::{CommandError, CommandKind};
-use transcript_core::{Failure, Stored, event::SessionEnded};
+use transcript_core::{Failure, Stored, TranscriptVersion, event::SessionEnded};
 
 use crate::service::mongodb::{
     reply::{number, stored},
@@ -51,8 +51,8 @@ impl Summaries {
     pub async fn find(&self, keys: impl Iterator<Item = &str>) -> Result<BTreeMap<String, Found>, Failure> {
         let keys: Vec<Bson> = keys.map(Bson::from).collect();
         let fields = doc! {
-            "conversationId": 1, "sessionId": 1, "segments": 1, "publishedSegments": 1, "complete": 1, "notified": 1,
-            "revision": 1, "revised.revision": 1, "reprocess": 1,
+            "conversationId": 1, "sessionId": 1, "segments": 1, "edits": 1, "publishedSegments": 1, "complete": 1,
+            "notified": 1, "revision": 1, "revised.revision": 1, "reprocess": 1,
         };
         let found: Vec<RawDocumentBuf> = self
             .socket
@@ -68,13 +68,16 @@ impl Summaries {
             .collect())
     }
 
-    /// How many segments each session has; those of none are left out.
+    /// Which version of its segments each session has; sessions without segments are left out.
     ///
     /// # Errors
     ///
     /// MongoDB does not answer.
-    pub async fn counts(&self, sessions: impl Iterator<Item = &str>) -> Result<BTreeMap<String, u64>, Failure> {
-        self.socket.counts(sessions).await.map_err(|error| error.failure(CommandKind::Count))
+    pub async fn versions(
+        &self,
+        sessions: impl Iterator<Item = &str> + Clone,
+    ) -> Result<BTreeMap<String, TranscriptVersion>, Failure> {
+        self.socket.versions(sessions).await.map_err(|error| error.failure(CommandKind::Count))
     }
 
     /// Hands the keys of all summaries without a mark to `each`; documents that are no summaries of ours are left out.

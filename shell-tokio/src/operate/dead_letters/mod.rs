@@ -408,11 +408,11 @@ async fn settled(
     for batch in keys.chunks(BATCH) {
         let found = summaries.find(batch.iter().map(|key| key.as_str())).await.map_err(DeadLettersError::Store)?;
         let sessions = found.values().filter_map(|found| Some(&*found.ended.as_ref()?.session.session_id));
-        let counts = summaries.counts(sessions).await.map_err(DeadLettersError::Store)?;
+        let versions = summaries.versions(sessions).await.map_err(DeadLettersError::Store)?;
         let is_settled = |found: &Found| {
             let session = found.ended.as_ref().map(|ended| &*ended.session.session_id);
-            let segments = session.and_then(|session| counts.get(session)).copied().unwrap_or(0);
-            found.stored.is_settled(segments)
+            let version = session.and_then(|session| versions.get(session)).copied().unwrap_or_default();
+            found.stored.is_settled(version)
         };
         settled.extend(found.iter().filter(|(_, found)| is_settled(found)).map(|(key, _)| key.clone()));
     }

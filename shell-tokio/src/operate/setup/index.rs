@@ -1,5 +1,5 @@
-//! The index of the segments, by which they are counted and loaded in order, and that of the summaries, by which those of the
-//! last while are found.
+//! The indexes of the segments, by which they are counted and loaded in either order, and that of the summaries, by which
+//! those of the last while are found.
 
 use futures::TryStreamExt;
 use mongodb::{
@@ -18,9 +18,43 @@ const NAMESPACE_NOT_FOUND: i32 = 26;
 /// Options with which an index does not hold every document, is not used, or orders text otherwise.
 const UNFIT: [&str; 4] = ["partialFilterExpression", "sparse", "hidden", "collation"];
 
-/// The index of the segments.
+/// The indexes of the segments: one for each order of a call.
 pub(super) async fn ensure(db: &Database, report: &mut Report) -> Result<(), SetupError> {
-    ensure_index(db, SEGMENTS_COLLECTION, keys(), report).await
+    ensure_index(db, SEGMENTS_COLLECTION, keys(), report).await?;
+    let by_start = doc! { "sessionId": 1, "onSessionClock": 1, "startMs": 1 };
+    ensure_index(db, SEGMENTS_COLLECTION, by_start, report).await?;
+    ensure_edits(db, report).await
+}
+
+/// The index of the segments that were changed, which are few.
+async fn ensure_edits(db: &Database, report: &mut Report) -> Result<(), SetupError> {
+    let changed = doc! { "edits": { "$gt": 0 } };
+    let options = IndexOptions::builder().partial_filter_expression(changed).build();
+    ensure_partial(db, doc! { "sessionId": 1, "edits": 1 }, options, report).await
+}
+
+/// Creates a partial index of segments, unless one of the same keys that is partial by the same fields is there.
+async fn ensure_partial(
+    db: &Database,
+    keys: Document,
+    options: IndexOptions,
+    report: &mut Report,
+) -> Result<(), SetupError> {
+    let failed = |action: String| move |source| SetupError::Mongodb { action, source };
+    let existing = list(db, SEGMENTS_COLLECTION).await;
+    let existing = existing.map_err(failed(format!("list the indexes of {SEGMENTS_COLLECTION}")))?;
+    let is_unique = options.unique.unwrap_or(false);
+    let wanted = options.partial_filter_expression.clone().unwrap_or_default();
+    let serves = |index: &Document| {
+        let partial = index.get_document("partialFilterExpression");
+        has_keys(index, &keys)
+            && index.get_bool("unique").unwrap_or(false) == is_unique
+            && partial.is_ok_and(|partial| partial.keys().eq(wanted.keys()))
+    };
+    if existing.iter().any(serves) {
+        return Ok(());
+    }
+    create(db, SEGMENTS_COLLECTION, keys, options, report).await
 }
 
 /// The index of the summaries.
@@ -32,23 +66,9 @@ pub(super) async fn ensure_watched(db: &Database, report: &mut Report) -> Result
 /// a session.
 pub(super) async fn ensure_transcriber(db: &Database, report: &mut Report) -> Result<(), SetupError> {
     ensure_index(db, SESSIONS_COLLECTION, doc! { "instances.id": 1 }, report).await?;
-    let failed = |action: String| move |source| SetupError::Mongodb { action, source };
-    let existing = list(db, SEGMENTS_COLLECTION).await;
-    let existing = existing.map_err(failed(format!("list the indexes of {SEGMENTS_COLLECTION}")))?;
-    if existing.iter().any(is_of_sources) {
-        return Ok(());
-    }
     let with_source = doc! { "source": { "$exists": true } };
     let options = IndexOptions::builder().unique(true).partial_filter_expression(with_source).build();
-    create(db, SEGMENTS_COLLECTION, doc! { "sessionId": 1, "source": 1 }, options, report).await
-}
-
-/// Whether an index keeps sources unique.
-fn is_of_sources(index: &Document) -> bool {
-    let keys = doc! { "sessionId": 1, "source": 1 };
-    let is_unique = index.get_bool("unique").unwrap_or(false);
-    let partial = index.get_document("partialFilterExpression").ok();
-    is_unique && has_keys(index, &keys) && partial.is_some_and(|partial| partial.keys().eq(["source"]))
+    ensure_partial(db, doc! { "sessionId": 1, "source": 1 }, options, report).await
 }
 
 /// Creates an index, and with it the collection, unless an equal one is there under whatever name.

@@ -30,7 +30,7 @@ impl BatchSizes {
         let members = match command {
             Command::Count { sessions } => sessions.len(),
             Command::LoadSmall { calls, .. } => calls.len(),
-            Command::Page { .. } => 1,
+            Command::Tally { .. } | Command::Page { .. } => 1,
             Command::Save { summaries, .. } => summaries.len(),
             Command::ReadBack { keys } => keys.len(),
             Command::Mark { marks } => marks.len(),

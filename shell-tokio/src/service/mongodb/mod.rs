@@ -22,6 +22,7 @@ use transcript_client::mongodb::{
 };
 use transcript_core::{Input, ids::EffectId};
 
+pub(crate) use self::page::tally;
 use self::socket::Socket;
 pub use self::{
     batches::{BatchSizes, Distribution},

@@ -1,25 +1,31 @@
-//! A page of a large call.
+//! A page of a large call, and the tally that tells its order.
 
-use mongodb::bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocumentBuf, raw::cstr, rawdoc};
+use futures::TryStreamExt;
+use mongodb::{
+    Collection,
+    bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocumentBuf, doc, raw::cstr, rawdoc},
+};
 use transcript_client::mongodb::{CommandError, IndexedNumbers, PageRead, Place, SortKey, StoredId};
-use transcript_core::contract::SEGMENTS_COLLECTION;
+use transcript_core::{Tally, contract::SEGMENTS_COLLECTION, summary::Order};
 
-use super::{segment, socket::Socket};
+use super::{reply, segment, socket::Socket};
 
-/// Two to the power of 63: the numbers from here on are no index.
-const BEYOND: f64 = 9_223_372_036_854_775_808.0;
+/// Two to the power of 63: the numbers from here on are no index and no start.
+pub(super) const BEYOND: f64 = 9_223_372_036_854_775_808.0;
+
+/// Which segments a page is of: see [`Command::Page`](transcript_client::mongodb::Command::Page).
+pub(super) struct PageQuery<'a> {
+    pub(super) session_id: &'a str,
+    pub(super) order: Order,
+    pub(super) place: &'a Place,
+    pub(super) numbers: IndexedNumbers,
+    pub(super) limit: u32,
+}
 
 impl Socket {
     /// Reads until the query ends, or a bound is met.
-    pub(super) async fn page(
-        &self,
-        session_id: &str,
-        place: &Place,
-        numbers: IndexedNumbers,
-        limit: u32,
-        max_bytes: u64,
-    ) -> Result<PageRead, CommandError> {
-        let mut cursor = self.cursor(command(session_id, place, numbers, limit)).await?;
+    pub(super) async fn page(&self, query: &PageQuery<'_>, max_bytes: u64) -> Result<PageRead, CommandError> {
+        let mut cursor = self.cursor(query.command()).await?;
         let (mut page, mut bytes) = (PageRead::default(), 0_u64);
         loop {
             // One batch after another, and within it document by document, without reading the texts strictly.
@@ -29,7 +35,7 @@ impl Socket {
             let document = cursor.current();
             let size = u64::try_from(document.as_bytes().len()).unwrap_or(u64::MAX);
             bytes = bytes.saturating_add(size);
-            let full = page.documents.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
+            let full = page.documents.len() >= usize::try_from(query.limit).unwrap_or(usize::MAX);
             if full || bytes > max_bytes {
                 page.more = true;
                 page.needs = (size > max_bytes).then_some(size);
@@ -37,69 +43,111 @@ impl Socket {
             }
             let index = document.get("index").ok().flatten();
             let is_other = matches!(index, Some(RawBsonRef::Array(_) | RawBsonRef::Decimal128(_)));
-            page.others |= is_other && !matches!(place, Place::Rest { .. });
+            page.others |= is_other && query.may_meet_others();
             page.documents.push(segment::read(document));
         }
     }
+
+    pub(super) async fn tally(&self, session_id: &str) -> Result<Tally, CommandError> {
+        self.answer(tally(&self.segments(), session_id)).await
+    }
 }
 
-/// The query of a page, for one segment more than it holds.
-fn command(session_id: &str, place: &Place, numbers: IndexedNumbers, limit: u32) -> RawDocumentBuf {
-    let mut pipeline = RawArrayBuf::new();
-    let mut filter = rawdoc! {};
-    let after = match place {
-        Place::After(after) => {
-            filter = rawdoc! { "sessionId": of_session(session_id), "index": numbers_after(*after, numbers) };
-            None
-        }
-        Place::Within { index, after } => {
-            filter = rawdoc! { "sessionId": of_session(session_id), "index": numbers_of(*index, numbers) };
-            after.as_ref()
-        }
-        Place::Rest { after } => {
-            filter = rest(session_id, numbers);
-            after.as_ref()
-        }
-    };
-    pipeline.push(rawdoc! { "$match": filter });
-    match place {
-        Place::After(_) => pipeline.push(rawdoc! { "$sort": { "index": 1 } }),
-        Place::Within { .. } | Place::Rest { .. } => {
-            pipeline.push(rawdoc! { "$set": { "place": place_of_segment() } });
-            if let Some(after) = after {
-                pipeline.push(rawdoc! { "$match": { "$expr": { "$gt": ["$place", { "$literal": key(after) }] } } });
+/// Counts the segments of a session, and those without a start on the session's clock, from the index alone.
+pub(crate) async fn tally(segments: &Collection<RawDocumentBuf>, session_id: &str) -> mongodb::error::Result<Tally> {
+    // As segments are read: an array that holds the mark or a number is neither.
+    let has_start = doc! { "$and": [
+        { "$eq": ["$onSessionClock", true] },
+        { "$in": [{ "$type": "$startMs" }, ["int", "long", "double"]] },
+        { "$gte": ["$startMs", i64::MIN] }, { "$lt": ["$startMs", BEYOND] },
+    ] };
+    // A session that is an array matches where it holds the name. Asked of in the match, this would need the documents.
+    let is_other = doc! { "$isArray": "$sessionId" };
+    let pipeline = [
+        doc! { "$match": { "sessionId": session_id } },
+        doc! { "$group": {
+            "_id": null,
+            "segments": { "$sum": { "$cond": [is_other.clone(), 0_i64, 1_i64] } },
+            "withoutStart": { "$sum": { "$cond": [{ "$or": [is_other, has_start] }, 0_i64, 1_i64] } },
+        } },
+    ];
+    let groups: Vec<RawDocumentBuf> = segments.aggregate(pipeline).with_type().await?.try_collect().await?;
+    // A session without segments makes no group.
+    let number = |field: &str| groups.first().map_or(0, |group| reply::number(group.get(field).ok().flatten()));
+    Ok(Tally { segments: number("segments"), without_start: number("withoutStart") })
+}
+
+impl PageQuery<'_> {
+    /// The query, for one segment more than the page holds.
+    fn command(&self) -> RawDocumentBuf {
+        let Self { session_id, place, limit, .. } = *self;
+        let (sorted, second) = match self.order {
+            Order::Index => (rawdoc! { "$sort": { "index": 1 } }, "$startMs"),
+            Order::Start => (rawdoc! { "$sort": { "startMs": 1 } }, "$index"),
+        };
+        let (numbers, after) = match place {
+            Place::After(after) => (numbers_after(*after, self.numbers), None),
+            Place::Within { number, after } => (numbers_of(*number, self.numbers), after.as_ref()),
+            Place::Rest { after } => (rawdoc! {}, after.as_ref()),
+        };
+        let mut pipeline = RawArrayBuf::new();
+        pipeline.push(rawdoc! { "$match": match (place, self.order) {
+            (Place::Rest { .. }, _) => rest(session_id, self.numbers),
+            (Place::After(_) | Place::Within { .. }, Order::Index) => {
+                rawdoc! { "sessionId": of_session(session_id), "index": numbers }
             }
-            pipeline.push(rawdoc! { "$sort": { "place": 1 } });
+            (Place::After(_) | Place::Within { .. }, Order::Start) => {
+                rawdoc! { "sessionId": of_session(session_id), "onSessionClock": true, "startMs": numbers }
+            }
+        } });
+        match place {
+            Place::After(_) => pipeline.push(sorted),
+            Place::Within { .. } | Place::Rest { .. } => {
+                pipeline.push(rawdoc! { "$set": { "place": place_of_segment(second) } });
+                if let Some(after) = after {
+                    pipeline.push(rawdoc! { "$match": { "$expr": { "$gt": ["$place", { "$literal": key(after) }] } } });
+                }
+                pipeline.push(rawdoc! { "$sort": { "place": 1 } });
+            }
+        }
+        pipeline.push(rawdoc! { "$limit": i64::from(limit) + 1 });
+        pipeline.push(rawdoc! { "$project": {
+            "index": 1, "speaker": 1, "text": 1, "startMs": 1, "endMs": 1, "onSessionClock": 1, "edits": 1,
+        } });
+        rawdoc! {
+            "aggregate": SEGMENTS_COLLECTION,
+            "pipeline": pipeline,
+            "cursor": { "batchSize": i64::from(limit) + 1 },
+            "allowDiskUse": true,
+            "readConcern": { "level": "majority" },
         }
     }
-    pipeline.push(rawdoc! { "$limit": i64::from(limit) + 1 });
-    pipeline.push(rawdoc! { "$project": { "index": 1, "speaker": 1, "text": 1, "startMs": 1, "endMs": 1 } });
-    rawdoc! {
-        "aggregate": SEGMENTS_COLLECTION,
-        "pipeline": pipeline,
-        "cursor": { "batchSize": i64::from(limit) + 1 },
-        "allowDiskUse": true,
-        "readConcern": { "level": "majority" },
+
+    /// Whether an array or a decimal can stand among the numbers that it asks for. By start, a segment with one has no start,
+    /// and the tally counts it as such.
+    fn may_meet_others(&self) -> bool {
+        self.order == Order::Index && !matches!(self.place, Place::Rest { .. })
     }
 }
 
-/// What segments of one index are sorted by: whether the start is missing, the start, the `_id`. A start is read as
+/// What segments of one number are sorted by: whether the second field is missing, the field, the `_id`. It is read as
 /// [`segment::read`] reads it. Documents are compared field by field.
-fn place_of_segment() -> RawDocumentBuf {
-    let is_number = rawdoc! { "$in": [{ "$type": "$startMs" }, ["int", "long", "double"]] };
-    let in_range = rawdoc! { "$and": [is_number, { "$gte": ["$startMs", i64::MIN] }, { "$lt": ["$startMs", BEYOND] }] };
-    let whole = rawdoc! { "$toLong": { "$floor": "$startMs" } };
+fn place_of_segment(second: &str) -> RawDocumentBuf {
+    let is_number = rawdoc! { "$in": [{ "$type": second }, ["int", "long", "double"]] };
+    let at_least = rawdoc! { "$gte": [second, i64::MIN] };
+    let in_range = rawdoc! { "$and": [is_number, at_least, { "$lt": [second, BEYOND] }] };
+    let whole = rawdoc! { "$toLong": { "$floor": second } };
     rawdoc! {
-        "startless": { "$cond": [in_range.clone(), false, true] },
-        "start": { "$cond": [in_range, whole, RawBson::Null] },
+        "missing": { "$cond": [in_range.clone(), false, true] },
+        "second": { "$cond": [in_range, whole, RawBson::Null] },
         "id": "$_id",
     }
 }
 
 /// The value of [`place_of_segment`] for a segment that was read.
 fn key(after: &SortKey) -> RawDocumentBuf {
-    let start = after.start.map_or(RawBson::Null, RawBson::Int64);
-    let head = rawdoc! { "startless": after.start.is_none(), "start": start };
+    let second = after.second.map_or(RawBson::Null, RawBson::Int64);
+    let head = rawdoc! { "missing": after.second.is_none(), "second": second };
     match &after.id {
         StoredId::Text(id) => {
             let mut key = head;
@@ -129,7 +177,7 @@ fn bytes(digits: &str) -> Vec<u8> {
     pairs.filter_map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
-/// Matches an index that is a number within the range of indexes and greater than `after`; where only numbers were met, also
+/// Matches a number of 64 bits that is greater than `after`; where only numbers were met, also
 /// what stands among them. MongoDB compares whole numbers and doubles exactly, numbers only with numbers, but also the
 /// elements of an array.
 fn numbers_after(after: Option<i64>, numbers: IndexedNumbers) -> RawDocumentBuf {

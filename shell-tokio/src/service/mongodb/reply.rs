@@ -70,6 +70,7 @@ pub(crate) fn stored(document: &RawDocument) -> Stored {
     });
     Stored {
         segments: number(document.get("segments").ok().flatten()),
+        edits: number(document.get("edits").ok().flatten()),
         complete: document.get_bool("complete").unwrap_or(false),
         notified,
         revision: number(document.get("revision").ok().flatten()).max(1),

@@ -24,8 +24,7 @@ enum Text {
 /// out, because some speech-to-text services number their speakers. Every other text or label that is no valid text is
 /// damaged: what can be read of it counts.
 pub(crate) fn read(document: &RawDocument) -> Document {
-    let mut segment =
-        Segment { id: String::new(), index: None, speaker: None, text: String::new(), start_ms: None, end_ms: None };
+    let mut segment = Segment::default();
     let (mut id, mut damaged) = (DocumentId::Text, false);
     for element in document.iter_elements() {
         // What is behind a broken element cannot be found.
@@ -38,6 +37,10 @@ pub(crate) fn read(document: &RawDocument) -> Document {
             "index" => segment.index = value(&element).and_then(whole),
             "startMs" => segment.start_ms = value(&element).and_then(whole),
             "endMs" => segment.end_ms = value(&element).and_then(whole),
+            "onSessionClock" => {
+                segment.on_session_clock = value(&element).and_then(RawBsonRef::as_bool).unwrap_or(false);
+            }
+            "edits" => segment.edits = value(&element).and_then(whole).and_then(|n| u64::try_from(n).ok()).unwrap_or(0),
             "text" => match text(&element) {
                 Text::Missing => {}
                 Text::Valid(text) => segment.text = text,
@@ -196,7 +199,7 @@ mod tests {
     fn a_segment_is_read_as_the_contract_says() {
         let read = segment(&doc! {
             "_id": "s:3", "sessionId": "s", "index": 3, "speaker": "$a.b", "text": "Hello", "startMs": 1_i64, "endMs": 2.9,
-            "unknown": { "is": "ignored" },
+            "onSessionClock": true, "edits": 2, "unknown": { "is": "ignored" },
         });
         let expected = Segment {
             id: "s:3".into(),
@@ -205,6 +208,8 @@ mod tests {
             text: "Hello".into(),
             start_ms: Some(1),
             end_ms: Some(2),
+            on_session_clock: true,
+            edits: 2,
         };
         assert_eq!(read, Document { segment: expected, id: DocumentId::Text, damaged: false });
     }

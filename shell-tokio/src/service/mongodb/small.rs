@@ -67,5 +67,7 @@ impl Socket {
 
 /// What is read of a segment.
 pub(super) fn fields() -> Document {
-    doc! { "sessionId": 1, "index": 1, "speaker": 1, "text": 1, "startMs": 1, "endMs": 1 }
+    doc! {
+        "sessionId": 1, "index": 1, "speaker": 1, "text": 1, "startMs": 1, "endMs": 1, "onSessionClock": 1, "edits": 1,
+    }
 }

@@ -12,12 +12,17 @@ use mongodb::{
 };
 use transcript_client::mongodb::{Command, CommandError, Mark, Missing, Reply, WriteErrors};
 use transcript_core::{
+    TranscriptVersion,
     contract::{SEGMENTS_COLLECTION, SUMMARIES_COLLECTION},
     ids::Key,
     summary::Summary,
 };
 
-use super::{driver_error, reply, statement};
+use super::{
+    driver_error,
+    page::{BEYOND, PageQuery},
+    reply, statement,
+};
 
 /// So many documents come with the first answer of a query, where a server would send 101 and have the rest asked for; it
 /// ends an answer at 16 MiB all the same.
@@ -40,8 +45,10 @@ impl Socket {
         let reply = match command {
             Command::Count { sessions } => self.count(&sessions).await.map(Reply::Counted),
             Command::LoadSmall { calls, max_segments, max_bytes } => self.small(&calls, max_segments, max_bytes).await,
-            Command::Page { session_id, place, numbers, limit, max_bytes } => {
-                self.page(&session_id, &place, numbers, limit, max_bytes).await.map(Reply::Page)
+            Command::Tally { session_id } => self.tally(&session_id).await.map(Reply::Tallied),
+            Command::Page { session_id, order, place, numbers, limit, max_bytes } => {
+                let query = PageQuery { session_id: &session_id, order, place: &place, numbers, limit };
+                self.page(&query, max_bytes).await.map(Reply::Page)
             }
             Command::Save { summaries, missing } => self.save(&summaries, missing).await.map(Reply::Written),
             Command::ReadBack { keys } => self.read_back(&keys).await,
@@ -90,7 +97,7 @@ impl Socket {
         sessions: impl IntoIterator<Item = &str>,
     ) -> Result<BTreeMap<String, u64>, CommandError> {
         let sessions: Vec<Bson> = sessions.into_iter().map(Bson::from).collect();
-        // Answered from the index {sessionId, index} alone.
+        // Answered from an index alone.
         let pipeline = [
             doc! { "$match": { "sessionId": { "$in": sessions } } },
             doc! { "$group": { "_id": "$sessionId", "segments": { "$sum": 1 } } },
@@ -101,6 +108,38 @@ impl Socket {
             })
             .await?;
         Ok(groups.iter().filter_map(|group| Some((group.get_str("_id").ok()?.to_owned(), counted(group)?))).collect())
+    }
+
+    /// Which version of its segments each session has; sessions without segments are left out.
+    pub(crate) async fn versions(
+        &self,
+        sessions: impl IntoIterator<Item = &str> + Clone,
+    ) -> Result<BTreeMap<String, TranscriptVersion>, CommandError> {
+        let named: Vec<Bson> = sessions.clone().into_iter().map(Bson::from).collect();
+        // Answered from the index of the changed segments alone. A number is read as a segment's is.
+        let is_number = doc! { "$in": [{ "$type": "$edits" }, ["int", "long", "double"]] };
+        let whole = doc! { "$toLong": { "$floor": "$edits" } };
+        let edits = doc! { "$cond": [{ "$and": [is_number, { "$lt": ["$edits", BEYOND] }] }, whole, 0_i64] };
+        let pipeline = [
+            doc! { "$match": { "sessionId": { "$in": named }, "edits": { "$gt": 0 } } },
+            doc! { "$group": { "_id": "$sessionId", "edits": { "$sum": edits } } },
+        ];
+        let edits: Vec<RawDocumentBuf> = self
+            .answer(async {
+                self.segments().aggregate(pipeline).batch_size(ONE_BATCH).with_type().await?.try_collect().await
+            })
+            .await?;
+        let edits = edits.iter().filter_map(|group| {
+            Some((group.get_str("_id").ok()?.to_owned(), reply::number(group.get("edits").ok().flatten())))
+        });
+        let edits: BTreeMap<String, u64> = edits.collect();
+        let counts = self.counts(sessions).await?.into_iter();
+        Ok(counts
+            .map(|(session, segments)| {
+                let edits = edits.get(&session).copied().unwrap_or(0);
+                (session, TranscriptVersion { segments, edits })
+            })
+            .collect())
     }
 
     async fn save(&self, summaries: &[Arc<Summary>], missing: Missing) -> Result<WriteErrors, CommandError> {
@@ -114,8 +153,10 @@ impl Socket {
 
     async fn read_back(&self, keys: &[Key]) -> Result<Reply, CommandError> {
         let keys: Vec<Bson> = keys.iter().map(|key| Bson::from(key.as_str())).collect();
-        let fields =
-            doc! { "segments": 1, "complete": 1, "notified": 1, "revision": 1, "revised.revision": 1, "reprocess": 1 };
+        let fields = doc! {
+            "segments": 1, "edits": 1, "complete": 1, "notified": 1, "revision": 1, "revised.revision": 1,
+            "reprocess": 1,
+        };
         let found: Vec<RawDocumentBuf> = self
             .answer(async {
                 let summaries = self.summaries();

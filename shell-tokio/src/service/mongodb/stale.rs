@@ -1,4 +1,4 @@
-//! The watch over summaries of the last while: whether more segments are stored than they were made of.
+//! The watch over summaries of the last while: whether more segments are stored than they were made of, or were changed since.
 
 use std::time::Duration;
 
@@ -64,8 +64,8 @@ impl Watch {
         let reach = i64::try_from(self.reach.as_millis()).unwrap_or(i64::MAX);
         let since = DateTime::from_millis(now.as_millis().saturating_sub(reach));
         let fields = doc! {
-            "conversationId": 1, "sessionId": 1, "segments": 1, "publishedSegments": 1, "notified": 1, "revision": 1,
-            "revised.revision": 1,
+            "conversationId": 1, "sessionId": 1, "segments": 1, "edits": 1, "publishedSegments": 1, "notified": 1,
+            "revision": 1, "revised.revision": 1,
         };
         let watched = doc! { "updatedAt": { "$gte": since }, "notified": { "$exists": true } };
         let find = async { self.socket.summaries().find(watched).projection(fields).await };
@@ -79,12 +79,13 @@ impl Watch {
     }
 
     async fn tell(&self, batch: &[RawDocumentBuf], now: WallTime) -> Result<(), CommandError> {
-        let counts = self.socket.counts(batch.iter().filter_map(|summary| summary.get_str("sessionId").ok())).await?;
+        let sessions = batch.iter().filter_map(|summary| summary.get_str("sessionId").ok());
+        let versions = self.socket.versions(sessions).await?;
         for summary in batch {
             let Some(session) = session(summary) else { continue };
             let stored = reply::stored(summary);
-            let segments = counts.get(&*session.session_id).copied().unwrap_or(0);
-            if stored.is_stale_with(segments) || stored.unannounced_revision().is_some() {
+            let version = versions.get(&*session.session_id).copied().unwrap_or_default();
+            if stored.is_stale_with(version) || stored.unannounced_revision().is_some() {
                 let published_segments = reply::number(summary.get("publishedSegments").ok().flatten());
                 // The driver loop is gone once the processor has drained; another one will find it.
                 drop(self.inputs.send(Input::Stale(StaleSummary { session, published_segments, received_at: now })));

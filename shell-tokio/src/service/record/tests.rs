@@ -122,6 +122,7 @@ fn page(bytes: usize) -> Page {
         text: "so ".repeat(bytes / 6),
         start_ms: None,
         end_ms: None,
+        ..Segment::default()
     };
     Page { segments: vec![segment(0), segment(1)], ..Page::default() }
 }
@@ -136,11 +137,12 @@ fn report(effect: &Effect) -> Report {
             notified: None,
             revision: 1,
             revised: None,
+            edits: 0,
             reprocess: 0,
         }),
         Effect::Check { .. } => Report::Checked(None),
         Effect::Publish { notification, .. } => {
-            Report::Published { stream_sequence: 1, segments: notification.segments }
+            Report::Published { stream_sequence: 1, segments: notification.segments, edits: 0 }
         }
         Effect::Mark { .. } => Report::Marked,
         Effect::DeadLetter { .. } => Report::DeadLettered { stream_sequence: 1 },

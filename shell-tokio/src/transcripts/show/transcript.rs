@@ -8,12 +8,15 @@ use mongodb::{
 use transcript_core::{
     contract::SEGMENTS_COLLECTION,
     ids::Session,
-    summary::{Segment, order},
+    summary::{Order, Segment},
 };
 
-use crate::{service::mongodb::segment, terminal::harmless};
+use crate::{
+    service::mongodb::{segment, tally},
+    terminal::harmless,
+};
 
-/// The segments of a call in its order; `most` of them in the order of their indexes, where there are more.
+/// The segments of a call in its order; the first `most` of them, where there are more.
 ///
 /// # Errors
 ///
@@ -24,10 +27,20 @@ pub async fn transcript(
     most: Option<u32>,
 ) -> Result<Vec<Segment>, mongodb::error::Error> {
     let collection = database.collection::<RawDocumentBuf>(SEGMENTS_COLLECTION);
-    let find = collection.find(doc! { "sessionId": &*session.session_id }).sort(doc! { "index": 1 });
+    // Without a bound, the segments that are read have their own order.
+    let bounded_order = match most {
+        Some(_) => tally(&collection, &session.session_id).await?.order(),
+        None => Order::Index,
+    };
+    let (filter, sorted) = match bounded_order {
+        Order::Index => (doc! { "sessionId": &*session.session_id }, doc! { "index": 1 }),
+        Order::Start => (doc! { "sessionId": &*session.session_id, "onSessionClock": true }, doc! { "startMs": 1 }),
+    };
+    let find = collection.find(filter).sort(sorted);
     let documents: Vec<RawDocumentBuf> = find.limit(most.map_or(0, i64::from)).await?.try_collect().await?;
     let mut segments: Vec<Segment> = documents.iter().map(|document| segment::read(document).segment).collect();
-    segments.sort_by(order);
+    let order = if most.is_some() { bounded_order } else { Order::of(&segments) };
+    segments.sort_by(|a, b| order.compare(a, b));
     Ok(segments)
 }
 
@@ -51,12 +64,10 @@ mod tests {
     #[test]
     fn a_line_says_when_who_and_what_and_a_terminal_obeys_none_of_it() {
         let segment = |speaker: Option<&str>, start_ms| Segment {
-            id: String::new(),
-            index: None,
             speaker: speaker.map(str::to_owned),
             text: "a\u{1b}[2J\nb".to_owned(),
             start_ms,
-            end_ms: None,
+            ..Segment::default()
         };
         let text = render_transcript(&[segment(Some("Ada\u{202e}"), Some(3_725_000)), segment(None, None)]);
         assert_eq!(text.lines().count(), 2, "{text}");

@@ -1,7 +1,7 @@
 //! What a message from the server is about, and what its task does next.
 
 use serde::Deserialize;
-use transcript_core::{Delivery, Exhausted, Failure, FailureKind, Payload, Report, WallTime};
+use transcript_core::{Delivery, Exhausted, Failure, FailureKind, Payload, Report, TranscriptVersion, WallTime};
 
 use super::{JetStream, Task, TaskId, TaskState, Work};
 use crate::jetstream::{
@@ -193,9 +193,10 @@ impl JetStream {
     }
 }
 
-fn done(content: &Content, Published { stream_sequence, segments }: Published) -> Report {
+fn done(content: &Content, Published { stream_sequence, announced }: Published) -> Report {
+    let TranscriptVersion { segments, edits } = announced;
     match content {
-        Content::Announcement { .. } => Report::Published { stream_sequence, segments },
+        Content::Announcement { .. } => Report::Published { stream_sequence, segments, edits },
         Content::DeadLetter(_) | Content::Undeliverable { .. } => Report::DeadLettered { stream_sequence },
         Content::Redriven { .. } => Report::Republished { stream_sequence },
     }

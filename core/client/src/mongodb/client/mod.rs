@@ -10,10 +10,10 @@ use std::{
 };
 
 use transcript_core::{
-    Cursor, Effect, Notified, Report, Time,
+    Cursor, Effect, Notified, Page, Report, Time, TranscriptVersion,
     contract::Announcement,
     ids::{EffectId, Key},
-    summary::Summary,
+    summary::{Order, Summary},
 };
 
 use super::{
@@ -110,13 +110,14 @@ impl Request {
     pub fn of(effect: Effect) -> Result<Self, Effect> {
         Ok(match effect {
             Effect::Count { session_id } => Self::Count { session_id },
-            Effect::Load { session_id, after, limit, max_bytes, counted } => {
-                Self::Load(Load { session_id, after, limit, max_bytes, counted })
+            Effect::Load { session_id, order, after, limit, max_bytes, counted } => {
+                Self::Load(Load { session_id, order, after, limit, max_bytes, counted })
             }
             Effect::Save { summary } => Self::Save { summary },
             Effect::Check { key } => Self::Check { key },
-            Effect::Mark { key, announcement, segments, notified } => {
-                Self::Mark(Mark { key, announcement, segments, notified })
+            Effect::Mark { key, announcement, segments, edits, notified } => {
+                let announced = TranscriptVersion { segments, edits };
+                Self::Mark(Mark { key, announcement, announced, notified })
             }
             Effect::Publish { .. }
             | Effect::DeadLetter { .. }
@@ -131,6 +132,8 @@ impl Request {
 pub struct Load {
     /// The session.
     pub session_id: Arc<str>,
+    /// In which order, where that is known. A call that is read as a whole has its own order all the same.
+    pub order: Option<Order>,
     /// Where to go on.
     pub after: Option<Cursor>,
     /// The most segments.
@@ -148,8 +151,8 @@ pub struct Mark {
     pub key: Key,
     /// What was announced.
     pub announcement: Announcement,
-    /// How many segments were announced.
-    pub segments: u64,
+    /// Which version of the segments was announced.
+    pub announced: TranscriptVersion,
     /// Where, and when.
     pub notified: Notified,
 }
@@ -178,6 +181,10 @@ pub struct Client {
 enum UnderWay {
     Count(Vec<Asked<Arc<str>>>),
     Small(Vec<Asked<Load>>),
+    /// Before the first page of a load whose order is not known.
+    FirstTally(Asked<Load>),
+    /// After the last page of a load by start.
+    LastTally(Asked<Load>, Page),
     Page(Asked<Load>, Start),
     Save(Vec<Asked<Arc<Summary>>>, Missing),
     ReadBack(Vec<Saved>),
@@ -334,10 +341,16 @@ impl Client {
         let deadline = self.deadline();
         while self.pages_under_way < MOST_PAGES && self.pages.first(deadline).is_some() && self.gate.open() {
             let Some(asked) = self.pages.take() else { return };
-            match Start::of(asked.what.after.as_ref()) {
+            match Start::of(&asked.what) {
                 Ok(start) => {
                     self.pages_under_way += 1;
-                    self.run_page(asked, start);
+                    match start {
+                        Some(start) => self.run_page(asked, start),
+                        None => {
+                            let session_id = Arc::clone(&asked.what.session_id);
+                            self.run(Command::Tally { session_id }, UnderWay::FirstTally(asked));
+                        }
+                    }
                 }
                 Err(failure) => self.report(asked.id, Report::Failed(failure)),
             }
@@ -348,6 +361,7 @@ impl Client {
         let Load { session_id, limit, max_bytes, .. } = &asked.what;
         let command = Command::Page {
             session_id: Arc::clone(session_id),
+            order: start.by,
             place: start.at.clone(),
             numbers: start.numbers,
             limit: start.segments_to_read(*limit),

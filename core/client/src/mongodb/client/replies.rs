@@ -6,15 +6,15 @@ use std::{
 };
 
 use transcript_core::{
-    Failure, FailureKind, Report, Stored,
+    Failure, FailureKind, Page, Report, Stored,
     ids::{EffectId, Key},
-    summary::Summary,
+    summary::{Order, Summary},
 };
 
 use super::{
     super::{
         batch::halves,
-        command::{CommandKind, IndexedNumbers, Missing, PageRead, Reply, SmallEnd, SmallRead, WriteErrors},
+        command::{Command, CommandKind, IndexedNumbers, Missing, PageRead, Reply, SmallEnd, SmallRead, WriteErrors},
         error_codes::{self, DUPLICATE_KEY},
         failure::{self, CommandError},
         pages::Start,
@@ -45,6 +45,17 @@ impl Client {
             UnderWay::Page(asked, start) => {
                 let Reply::Page(read) = reply else { return self.page_failed(asked.id, error_of(&reply)) };
                 self.loaded_page(asked, start, read);
+            }
+            UnderWay::FirstTally(asked) => {
+                let Reply::Tallied(tally) = reply else { return self.page_failed(asked.id, error_of(&reply)) };
+                self.works(CommandKind::Tally);
+                self.run_page(asked, Start::first(tally.order()));
+            }
+            UnderWay::LastTally(asked, page) => {
+                let Reply::Tallied(tally) = reply else { return self.page_failed(asked.id, error_of(&reply)) };
+                self.works(CommandKind::Tally);
+                self.pages_under_way -= 1;
+                self.report(asked.id, Report::Loaded(Page { tally: Some(tally), ..page }));
             }
             UnderWay::Save(batch, missing) => {
                 self.saves.end();
@@ -133,14 +144,19 @@ impl Client {
 
     fn loaded_page(&mut self, asked: Asked<Load>, start: Start, read: PageRead) {
         self.works(CommandKind::Page);
-        if read.others && start.numbers == IndexedNumbers::Numbers {
+        if read.others && start.by == Order::Index && start.numbers == IndexedNumbers::Numbers {
             // The same once more, without them.
             return self.run_page(asked, Start { numbers: IndexedNumbers::Others, ..start });
         }
-        self.pages_under_way -= 1;
+        let by = start.by;
         let page = start.page(read, asked.what.limit);
         let notice = self.notices.damaged(self.now, &asked.what.session_id, page.damaged);
         self.notice(notice);
+        if by == Order::Start && page.next.is_none() && page.needs.is_none() {
+            let session_id = Arc::clone(&asked.what.session_id);
+            return self.run(Command::Tally { session_id }, UnderWay::LastTally(asked, page));
+        }
+        self.pages_under_way -= 1;
         self.report(asked.id, Report::Loaded(page));
     }
 
@@ -196,8 +212,10 @@ impl Client {
         self.works(CommandKind::ReadBack);
         for Saved { asked, raced } in saved {
             let report = match stored.get(asked.what.key.as_str()) {
-                // Fewer segments than were written are no proof that anything was, nor is an earlier request.
-                Some(stored) if (stored.segments, stored.reprocess) >= (asked.what.segments, asked.what.reprocess) => {
+                // An earlier version than was written is no proof that anything was, nor is an earlier request.
+                Some(stored)
+                    if (stored.version(), stored.reprocess) >= (asked.what.version(), asked.what.reprocess) =>
+                {
                     Report::Saved(*stored)
                 }
                 Some(_) | None => Report::Failed(self.is_gone(raced)),
@@ -306,8 +324,11 @@ fn write_errors(reply: Reply, members: usize) -> Result<WriteErrors, CommandErro
 fn error_of(reply: &Reply) -> CommandError {
     match reply {
         Reply::Failed(error) => *error,
-        Reply::Counted(_) | Reply::Small { .. } | Reply::Page(_) | Reply::Written(_) | Reply::ReadBack(_) => {
-            CommandError::Undecodable
-        }
+        Reply::Counted(_)
+        | Reply::Small { .. }
+        | Reply::Tallied(_)
+        | Reply::Page(_)
+        | Reply::Written(_)
+        | Reply::ReadBack(_) => CommandError::Undecodable,
     }
 }

@@ -217,7 +217,14 @@ fn a_reply_to_nothing_is_ignored() {
 #[test]
 fn pages_of_a_large_call_give_way_to_small_calls() {
     let mut driven = Driven::default();
-    let load = Load { session_id: "large".into(), after: None, limit: 10, max_bytes: 1 << 20, counted: 1_000 };
+    let load = Load {
+        session_id: "large".into(),
+        order: Some(Order::Index),
+        after: None,
+        limit: 10,
+        max_bytes: 1 << 20,
+        counted: 1_000,
+    };
     driven.ask(1, Request::Load(load));
     for job in 2..=40 {
         driven.ask(job, Request::Count { session_id: job.to_string().into() });

@@ -43,7 +43,7 @@ fn slowest(
 
 fn load(session: &str) -> Request {
     let (session_id, after) = (session.into(), None);
-    Request::Load(Load { session_id, after, limit: 10, max_bytes: 100, counted: 1 })
+    Request::Load(Load { session_id, order: None, after, limit: 10, max_bytes: 100, counted: 1 })
 }
 
 /// A call that has grown: it does not fit into the page, and an array is among its indexes.
@@ -57,6 +57,7 @@ fn grown(command: &Command) -> Reply {
             };
             Reply::Small { sessions: calls.iter().map(large).collect(), end: SmallEnd::All }
         }
+        Command::Tally { .. } => Reply::Tallied(Tally { segments: 11, without_start: 1 }),
         Command::Page { numbers, .. } => {
             Reply::Page(PageRead { others: *numbers == IndexedNumbers::Numbers, ..PageRead::default() })
         }
@@ -80,7 +81,15 @@ fn an_effect_that_waits_and_needs_every_request_is_reported_in_time() {
     assert!(reported.is_some_and(|after| after <= settings.answer_timeout()), "{reported:?}");
 
     let (kinds, reported) = slowest(load("a"), load("b"), REQUEST_TIMEOUT * 5, grown);
-    assert_eq!(kinds, [CommandKind::LoadSmall, CommandKind::Page, CommandKind::Page]);
+    assert_eq!(kinds, [CommandKind::LoadSmall, CommandKind::Tally, CommandKind::Page, CommandKind::Page]);
+    assert!(reported.is_some_and(|after| after <= settings.answer_timeout()), "{reported:?}");
+
+    let by_start = |command: &Command| match command {
+        Command::Tally { .. } | Command::Page { .. } => well(command),
+        other => grown(other),
+    };
+    let (kinds, reported) = slowest(load("a"), load("b"), REQUEST_TIMEOUT * 5, by_start);
+    assert_eq!(kinds, [CommandKind::LoadSmall, CommandKind::Tally, CommandKind::Page, CommandKind::Tally]);
     assert!(reported.is_some_and(|after| after <= settings.answer_timeout()), "{reported:?}");
 }
 
