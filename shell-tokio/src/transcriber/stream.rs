@@ -34,6 +34,8 @@ const LOOK: Duration = Duration::from_millis(200);
 pub struct Stream {
     context: Arc<OnceLock<Context>>,
     state: watch::Sender<StreamState>,
+    /// Kept, so that the connection is watched for as long as there is a stream, also before its state is asked for.
+    _listener: watch::Receiver<StreamState>,
 }
 
 /// The payload of `transcription.segment`, with the mark of its times.
@@ -58,13 +60,15 @@ impl Stream {
     /// A stream in this state, which is not connected yet.
     #[must_use]
     pub fn new(state: StreamState) -> Self {
-        Self { context: Arc::default(), state: watch::Sender::new(state) }
+        let (state, listener) = watch::channel(state);
+        Self { context: Arc::default(), state, _listener: listener }
     }
 
     /// A stream that is there for as long as it is used.
     #[must_use]
     pub fn over(context: Context) -> Self {
-        Self { context: Arc::new(OnceLock::from(context)), state: watch::Sender::new(StreamState::Available) }
+        let (state, listener) = watch::channel(StreamState::Available);
+        Self { context: Arc::new(OnceLock::from(context)), state, _listener: listener }
     }
 
     /// The state, and its changes.
