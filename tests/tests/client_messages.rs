@@ -80,6 +80,8 @@ async fn an_id_that_belongs_to_another_message_does_not_count_as_the_notificatio
     }
     let processor = world.processor("run").arguments(SHORT).start_ready(LONG).await?;
     announced(&world, &processor, 2, LONG).await?;
+    // The mark comes behind the notification, and the acknowledgement behind the mark.
+    acknowledged(&world, &processor, LONG).await?;
     let summary = world.summary(&call.key()).await?.ok_or("no summary")?;
     let place = summary.get_document("notified")?.get_i64("streamSequence")?;
     let named = raw_nats::message(&world, Which::Sequence(place.unsigned_abs())).await?;
