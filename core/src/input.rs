@@ -177,6 +177,9 @@ pub struct Page {
     /// on, or off the session's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tally: Option<Tally>,
+    /// What it had before the first page of such a load was read; told beside `tally`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tally_before: Option<Tally>,
 }
 
 /// How many segments a session has.
@@ -187,6 +190,9 @@ pub struct Tally {
     pub segments: u64,
     /// Those without a start on the session's clock.
     pub without_start: u64,
+    /// How often its segments were changed, all together.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub edits: u64,
 }
 
 impl Tally {

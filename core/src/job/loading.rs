@@ -21,6 +21,8 @@ pub(super) struct Loading {
     met: Met,
     /// What the store had at the end, where the load told it.
     tally: Option<Tally>,
+    /// Whether that is something else than at the beginning.
+    has_changed: bool,
     /// Where the next page starts.
     pub(super) after: Option<Cursor>,
     /// How many bytes the next segment takes, where it alone is larger than the page before was allowed to be.
@@ -71,6 +73,7 @@ impl Loading {
             order: None,
             met: Met::default(),
             tally: None,
+            has_changed: false,
             after: None,
             needs: None,
             is_over: false,
@@ -106,6 +109,7 @@ impl Loading {
         self.is_over = self.after.is_none() && page.needs.is_none();
         self.needs = page.needs;
         self.tally = page.tally;
+        self.has_changed = page.tally.is_some() && page.tally_before.is_some_and(|before| Some(before) != page.tally);
         Ok(())
     }
 
@@ -118,8 +122,8 @@ impl Loading {
             Some(tally) if tally.without_start > 0 => return Loaded::Again(Order::Index),
             // One was changed and came a second time.
             Some(tally) if *segments > tally.segments => return Loaded::Again(Order::Start),
-            // One was changed and did not come, or is late.
-            Some(tally) if *segments < tally.segments && self.round < settings.settle_rounds => {
+            // One was changed and did not come, or is late; or one came twice and another one did not.
+            Some(tally) if (self.has_changed || *segments < tally.segments) && self.round < settings.settle_rounds => {
                 return Loaded::Again(Order::Start);
             }
             Some(_) | None => {}

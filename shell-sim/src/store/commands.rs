@@ -175,6 +175,7 @@ impl Store {
         Tally {
             segments: self.segments.count(session_id),
             without_start: u64::try_from(without_start).unwrap_or(u64::MAX),
+            edits: self.segments.of(session_id).map(|segment| segment.edits).sum(),
         }
     }
 

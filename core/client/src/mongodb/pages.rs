@@ -8,12 +8,12 @@
 //! another. So the size of the pages makes no difference to the summary.
 //!
 //! An index never changes. A start can, and so can the mark that it is on the session's clock. So a load by start ends with
-//! another tally, from which the core tells whether a segment came twice or is missing.
+//! another tally, from which the core tells whether a segment came twice or is missing: the first one goes along in the cursor.
 
 use std::{cmp::Ordering, fmt::Write as _};
 
 use serde::{Deserialize, Serialize};
-use transcript_core::{Cursor, Failure, FailureKind, Page, summary::Order};
+use transcript_core::{Cursor, Failure, FailureKind, Page, Tally, summary::Order};
 
 use super::{
     client::Load,
@@ -27,16 +27,21 @@ pub(super) struct Start {
     pub(super) at: Place,
     #[serde(rename = "met")]
     pub(super) numbers: IndexedNumbers,
+    /// What the session had before the first page was read, where that was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) before: Option<Tally>,
 }
 
 impl Start {
-    /// Where a load goes on; `None` where it begins and its order is not known.
+    /// Where a load goes on; `None` where it begins and what the session has must be asked first.
     ///
     /// # Errors
     ///
     /// A cursor that no client made.
     pub(super) fn of(load: &Load) -> Result<Option<Self>, Failure> {
-        let Some(Cursor(start)) = &load.after else { return Ok(load.order.map(Self::first)) };
+        let Some(Cursor(start)) = &load.after else {
+            return Ok((load.order == Some(Order::Index)).then(Self::first_by_index));
+        };
         serde_json::from_str(start).map(Some).map_err(|error| Failure {
             kind: FailureKind::Rejected,
             detail: format!(
@@ -47,9 +52,13 @@ impl Start {
         })
     }
 
-    /// Where a load of this order begins.
-    pub(super) fn first(by: Order) -> Self {
-        Self { by, at: Place::After(None), numbers: IndexedNumbers::Numbers }
+    fn first_by_index() -> Self {
+        Self { by: Order::Index, at: Place::After(None), numbers: IndexedNumbers::Numbers, before: None }
+    }
+
+    /// Where the load of a session begins that has this.
+    pub(super) fn first(tally: Tally) -> Self {
+        Self { by: tally.order(), before: Some(tally), ..Self::first_by_index() }
     }
 
     /// How many segments to read for a page of `limit`: where a page is cut between numbers, the last number that was met may

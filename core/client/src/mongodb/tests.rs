@@ -108,7 +108,7 @@ fn well(command: &Command) -> Reply {
     match command {
         Command::Count { sessions } => Reply::Counted(vec![1; sessions.len()]),
         Command::LoadSmall { .. } => Reply::Small { sessions: vec![], end: SmallEnd::All },
-        Command::Tally { .. } => Reply::Tallied(Tally { segments: 11, without_start: 0 }),
+        Command::Tally { .. } => Reply::Tallied(Tally { segments: 11, ..Tally::default() }),
         Command::Page { .. } => Reply::Page(PageRead::default()),
         Command::Save { .. } | Command::Mark { .. } => Reply::Written(WriteErrors::default()),
         Command::ReadBack { keys } => {

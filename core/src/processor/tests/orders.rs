@@ -14,7 +14,7 @@ fn page_of(by: Order, places: &[(i64, i64)], next: Option<&str>) -> Page {
 }
 
 fn tallied(page: Page, segments: u64, without_start: u64) -> Report {
-    Report::Loaded(Page { tally: Some(Tally { segments, without_start }), ..page })
+    Report::Loaded(Page { tally: Some(Tally { segments, without_start, edits: 0 }), ..page })
 }
 
 /// The order that the job asks for, from the first page on.
@@ -92,4 +92,18 @@ fn a_call_without_segments_is_loaded_once() {
     let mut bench = Bench::loading(settings());
     bench.report(LOAD, tallied(Page::default(), 0, 0));
     assert_eq!(saved_segments(bench), 0);
+}
+
+#[test]
+fn a_load_during_which_one_came_twice_and_another_one_did_not_is_made_again() {
+    let tally = |segments, edits| Some(Tally { segments, without_start: 0, edits });
+    let mut bench = Bench::loading(settings());
+    bench.report(LOAD, Report::Loaded(page_of(Order::Start, &[(5, 2)], Some("after five"))));
+    // Segment 5 starts later now, and comes again; segment 0 is late, and stands before the pages that are left.
+    let rest = page_of(Order::Start, &[(2, 4), (4, 4), (5, 4)], None);
+    bench.report(LOAD, Report::Loaded(Page { tally_before: tally(3, 0), tally: tally(4, 1), ..rest }));
+    assert_eq!(loads_again(&bench), Order::Start, "four came, and the call has four");
+    let all = page_of(Order::Start, &[(0, 2), (2, 4), (4, 4), (5, 4)], None);
+    bench.report(LOAD, Report::Loaded(Page { tally_before: tally(4, 1), tally: tally(4, 1), ..all }));
+    assert_eq!(saved_segments(bench), 4);
 }

@@ -49,11 +49,15 @@ impl Socket {
     }
 
     pub(super) async fn tally(&self, session_id: &str) -> Result<Tally, CommandError> {
-        self.answer(tally(&self.segments(), session_id)).await
+        // At the same time: one request's time is all that a command has.
+        let segments = self.segments();
+        let (tally, edits) = tokio::try_join!(self.answer(tally(&segments, session_id)), self.edits([session_id]))?;
+        Ok(Tally { edits: edits.get(session_id).copied().unwrap_or(0), ..tally })
     }
 }
 
-/// Counts the segments of a session, and those without a start on the session's clock, from the index alone.
+/// Counts the segments of a session, and those without a start on the session's clock, from the index alone. Changes are in
+/// another index: [`Store::edits`].
 pub(crate) async fn tally(segments: &Collection<RawDocumentBuf>, session_id: &str) -> mongodb::error::Result<Tally> {
     // As segments are read: an array that holds the mark or a number is neither.
     let has_start = doc! { "$and": [
@@ -74,7 +78,7 @@ pub(crate) async fn tally(segments: &Collection<RawDocumentBuf>, session_id: &st
     let groups: Vec<RawDocumentBuf> = segments.aggregate(pipeline).with_type().await?.try_collect().await?;
     // A session without segments makes no group.
     let number = |field: &str| groups.first().map_or(0, |group| reply::number(group.get(field).ok().flatten()));
-    Ok(Tally { segments: number("segments"), without_start: number("withoutStart") })
+    Ok(Tally { segments: number("segments"), without_start: number("withoutStart"), edits: 0 })
 }
 
 impl PageQuery<'_> {

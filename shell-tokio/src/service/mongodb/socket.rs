@@ -115,7 +115,22 @@ impl Socket {
         &self,
         sessions: impl IntoIterator<Item = &str> + Clone,
     ) -> Result<BTreeMap<String, TranscriptVersion>, CommandError> {
-        let named: Vec<Bson> = sessions.clone().into_iter().map(Bson::from).collect();
+        let edits = self.edits(sessions.clone()).await?;
+        let counts = self.counts(sessions).await?.into_iter();
+        Ok(counts
+            .map(|(session, segments)| {
+                let edits = edits.get(&session).copied().unwrap_or(0);
+                (session, TranscriptVersion { segments, edits })
+            })
+            .collect())
+    }
+
+    /// How often the segments of each session were changed; sessions without changed ones are left out.
+    pub(super) async fn edits(
+        &self,
+        sessions: impl IntoIterator<Item = &str>,
+    ) -> Result<BTreeMap<String, u64>, CommandError> {
+        let named: Vec<Bson> = sessions.into_iter().map(Bson::from).collect();
         // Answered from the index of the changed segments alone. A number is read as a segment's is.
         let is_number = doc! { "$in": [{ "$type": "$edits" }, ["int", "long", "double"]] };
         let whole = doc! { "$toLong": { "$floor": "$edits" } };
@@ -132,14 +147,7 @@ impl Socket {
         let edits = edits.iter().filter_map(|group| {
             Some((group.get_str("_id").ok()?.to_owned(), reply::number(group.get("edits").ok().flatten())))
         });
-        let edits: BTreeMap<String, u64> = edits.collect();
-        let counts = self.counts(sessions).await?.into_iter();
-        Ok(counts
-            .map(|(session, segments)| {
-                let edits = edits.get(&session).copied().unwrap_or(0);
-                (session, TranscriptVersion { segments, edits })
-            })
-            .collect())
+        Ok(edits.collect())
     }
 
     async fn save(&self, summaries: &[Arc<Summary>], missing: Missing) -> Result<WriteErrors, CommandError> {

@@ -49,7 +49,7 @@ impl Client {
             UnderWay::FirstTally(asked) => {
                 let Reply::Tallied(tally) = reply else { return self.page_failed(asked.id, error_of(&reply)) };
                 self.works(CommandKind::Tally);
-                self.run_page(asked, Start::first(tally.order()));
+                self.run_page(asked, Start::first(tally));
             }
             UnderWay::LastTally(asked, page) => {
                 let Reply::Tallied(tally) = reply else { return self.page_failed(asked.id, error_of(&reply)) };
@@ -148,12 +148,13 @@ impl Client {
             // The same once more, without them.
             return self.run_page(asked, Start { numbers: IndexedNumbers::Others, ..start });
         }
-        let by = start.by;
+        let (by, before) = (start.by, start.before);
         let page = start.page(read, asked.what.limit);
         let notice = self.notices.damaged(self.now, &asked.what.session_id, page.damaged);
         self.notice(notice);
         if by == Order::Start && page.next.is_none() && page.needs.is_none() {
             let session_id = Arc::clone(&asked.what.session_id);
+            let page = Page { tally_before: before, ..page };
             return self.run(Command::Tally { session_id }, UnderWay::LastTally(asked, page));
         }
         self.pages_under_way -= 1;

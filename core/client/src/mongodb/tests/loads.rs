@@ -32,7 +32,7 @@ impl Server {
 
     fn tally(&self) -> Tally {
         let without_start = self.documents.iter().filter(|document| document.segment.session_start().is_none()).count();
-        Tally { segments: self.documents.len() as u64, without_start: without_start as u64 }
+        Tally { segments: self.documents.len() as u64, without_start: without_start as u64, edits: 0 }
     }
 
     /// In the order of the call.

@@ -57,7 +57,7 @@ fn grown(command: &Command) -> Reply {
             };
             Reply::Small { sessions: calls.iter().map(large).collect(), end: SmallEnd::All }
         }
-        Command::Tally { .. } => Reply::Tallied(Tally { segments: 11, without_start: 1 }),
+        Command::Tally { .. } => Reply::Tallied(Tally { segments: 11, without_start: 1, edits: 0 }),
         Command::Page { numbers, .. } => {
             Reply::Page(PageRead { others: *numbers == IndexedNumbers::Numbers, ..PageRead::default() })
         }
