@@ -14,6 +14,10 @@ impl Job {
     /// processor may have announced it since, and the stream may have forgotten that.
     pub(super) fn stored(&mut self, call: SessionEnded, news: News, around: Around<'_>) -> (Phase, Next) {
         let Around { now, settings, .. } = around;
+        // Another job has stored a summary of more, which no operator asked for: the request is done on top of it.
+        if news.stored.reprocess < call.reprocess {
+            return begins_anew(call);
+        }
         let Some(announcement) = self.announcement(&call, news.stored, settings) else {
             return self.done_with(news);
         };
@@ -56,15 +60,15 @@ impl Job {
                 self.done_with(News { stored, read_at, loaded_at: None })
             }
             (Question::Covered, _) => self.settle(call),
-            (Question::News { loaded_at }, Some(stored)) => {
+            (Question::News { loaded_at }, Some(stored)) if stored.reprocess >= call.reprocess => {
                 let news = News { stored, read_at, loaded_at };
                 match self.announcement(&call, stored, around.settings) {
                     Some(announcement) => (Phase::Publishing { call, announcement, news }, Next::Ask),
                     None => self.done_with(news),
                 }
             }
-            // Somebody has removed it.
-            (Question::News { .. }, None) => (Phase::Counting { call, settling: Settling::default() }, Next::Ask),
+            // Somebody has removed or replaced it.
+            (Question::News { .. }, _) => begins_anew(call),
             (Question::Announced { .. }, Some(stored)) if is_done(stored, &call) => (Phase::Over, Next::End),
             (Question::Announced { dead_letter, until }, _) => {
                 let Around { now, settings, .. } = around;
@@ -109,6 +113,11 @@ impl Job {
         }
         self.finished(Acknowledgement::Ack)
     }
+}
+
+/// What is stored is not what this job stored: it counts, loads and stores once more.
+fn begins_anew(call: SessionEnded) -> (Phase, Next) {
+    (Phase::Counting { call, settling: Settling::default() }, Next::Ask)
 }
 
 /// Whether nothing is owed for the end of a call of which this is stored. An end that announces more than a complete summary

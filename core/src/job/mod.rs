@@ -53,6 +53,7 @@
 //! | loading | drain | over | there is no delivery |
 //! | saving | saved | publishing | the summary carries no mark, or one of an earlier revision |
 //! | saving | saved | checking | the same, but that was long ago |
+//! | saving | saved | counting | another job has stored more, and an operator has asked for this one |
 //! | saving | saved | acknowledging | it was announced before: ack |
 //! | saving | saved | over | there is nothing to announce, without a delivery |
 //! | saving | failed | saving | again, after a pause |
@@ -64,7 +65,7 @@
 //! | saving | grace over | republishing | attempts are few |
 //! | saving | grace over | over | there is no delivery |
 //! | checking | checked | quiet | not everything is there: the call settles |
-//! | checking | checked | counting | the summary was removed |
+//! | checking | checked | counting | the summary was removed, or replaced by one that does not answer an operator's request |
 //! | checking | checked | publishing | it is still not announced |
 //! | checking | checked | checking | the call of used-up deliveries is not announced yet: another process may be at work on it |
 //! | checking | quiet over | checking | is it announced by now? |

@@ -367,6 +367,17 @@ fn a_call_that_is_asked_for_again_is_summarised_again_and_announced_by_every_pro
     }
 }
 
+#[test]
+fn a_request_is_not_answered_by_a_summary_of_more_that_nobody_asked_for() {
+    let mut bench = Bench::new(settings());
+    bench.deliver_payload(8, 0, asked_again("s", 1).as_bytes()).settle("s", &[2, 2]);
+    bench.report(LOAD, Report::Loaded(page(0..2, None)));
+    // Another job has stored and announced three segments meanwhile.
+    let other = Stored { segments: 3, notified: NOTIFIED, revision: 2, revised: Some(2), ..STORED };
+    bench.report(SAVE, Report::Saved(other));
+    assert_eq!(bench.state(), [State::Counting], "{:?}", bench.asked);
+}
+
 /// What this processor has just been done with may have been summarised before it was corrected.
 #[test]
 fn a_request_to_process_a_call_again_is_not_covered_by_an_end_without_one() {

@@ -139,6 +139,10 @@ fn the_table_of_transitions_is_the_truth() {
             keep(&bench);
         }
     }
+    let mut bench = Bench::new(settings());
+    bench.deliver_payload(8, 0, asked_again("s", 1).as_bytes()).settle("s", &[2, 2]).report(LOAD, pages());
+    bench.report(SAVE, Report::Saved(Stored { segments: 3, notified: NOTIFIED, ..STORED }));
+    keep(&bench);
     checks(&mut keep);
     covers(&mut keep);
     #[cfg(feature = "planted-bugs")]
